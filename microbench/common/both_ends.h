@@ -180,7 +180,9 @@ class BothEnds {
     }
   }
 
+  /// Issues the next call that is not in flight.
   void issue_next() {
+    while (!calls_[next_].request) next_ = (next_ + 1) % calls_.size();
     Call& next = calls_[next_];
     next_ = (next_ + 1) % calls_.size();
     issue(next, std::move(next.request), std::move(next.response));

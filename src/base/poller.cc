@@ -14,15 +14,16 @@ namespace {
 /// Of one CPU. Its threads run one after the other, so the last three fields hardly ever race; a lost change does not
 /// matter.
 struct alignas(64) Count {
+  std::atomic<uint64_t> used_ns = 0;  ///< time for which threads have had this CPU, but for what they lent
   std::atomic<uint32_t> pollers = 0;
-  std::atomic<uint32_t> good_turns = 0;      ///< times that the CPU was lent since foreign threads used it too long
-  std::atomic<uint64_t> used_ns = 0;         ///< time for which threads have had this CPU, from enter() to leave()
+  std::atomic<uint32_t> good_turns = 0;      ///< times that the CPU was lent since the last pause, modulo kGoodTurns
   std::atomic<uint64_t> pause_factor = 1;    ///< the next pause is this many times as long as the time lent before it
   std::atomic<uint64_t> pause_until_ns = 0;  ///< no thread lends the CPU before this time
 };
 constexpr uint64_t kPauseFactorMax = 128;  // less than 1% of the time goes to foreign threads
-constexpr uint32_t kGoodTurns = 64;        // so many in a row halve the factor
-constexpr int kCpus = 256;                 // more CPUs share a count: their threads may lend a CPU in vain
+constexpr uint64_t kPauseNsMax = 1'000'000'000;
+constexpr uint32_t kGoodTurns = 64;  // this many in a row halve the factor
+constexpr int kCpus = 256;           // more CPUs share a count: their threads may lend a CPU in vain
 Count counts[kCpus];
 
 // The threads of a parent are not in its child.
@@ -43,7 +44,8 @@ void Poller::move_here() {
 }
 
 void Poller::note_used(uint64_t now_ns) {
-  if (now_ns > since_ns_) counts[cpu_].used_ns.fetch_add(now_ns - since_ns_, std::memory_order_relaxed);
+  if (cpu_ != kNowhere && now_ns > since_ns_)
+    counts[cpu_].used_ns.fetch_add(now_ns - since_ns_, std::memory_order_relaxed);
   since_ns_ = now_ns;
 }
 
@@ -90,7 +92,7 @@ uint64_t Poller::end_lending(uint64_t now_ns) {
   const uint64_t factor = here.pause_factor.load(std::memory_order_relaxed);
   if (lent_ns - used_ns > std::max(kForeignNs, lent_ns / 2)) {
     if (is_pausing) return used_ns;
-    here.pause_until_ns.store(now_ns + factor * lent_ns, std::memory_order_relaxed);
+    here.pause_until_ns.store(now_ns + std::min(factor * lent_ns, kPauseNsMax), std::memory_order_relaxed);
     here.pause_factor.store(std::min(2 * factor, kPauseFactorMax), std::memory_order_relaxed);
     here.good_turns.store(0, std::memory_order_relaxed);
     return used_ns;

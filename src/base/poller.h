@@ -21,9 +21,13 @@ class TERN_API Poller {
 
   /// The thread polls from now on. Costs some 20 ns.
   void enter(uint64_t now_ns);
-  /// The thread does not poll, or is about to sleep.
+  /// The thread does not poll, or is about to sleep. Must follow enter(), or is without effect.
   void leave(uint64_t now_ns);
-  /// The number of threads that count on the CPU of this one, which has entered.
+  /// To be called often between enter() and leave(): the other threads then know that this one has had the CPU.
+  void note(uint64_t now_ns) {
+    if (now_ns - since_ns_ >= kNoteNs) note_used(now_ns);
+  }
+  /// The number of threads that count on the CPU of this one, which enters.
   uint32_t count_here();
   /// True if another thread counts on the CPU of this one, which should lend it the CPU. False: there is none, or
   /// foreign threads use what is lent.
@@ -38,6 +42,7 @@ class TERN_API Poller {
 
  private:
   static constexpr int kNowhere = -1;
+  static constexpr uint64_t kNoteNs = 50'000;
   void move_here();
   void note_used(uint64_t now_ns);
 

@@ -291,7 +291,7 @@ class TERN_API ClientSessions {
   Peers& peers_;
   Completions& completions_;
   const CongestionControl default_control_;
-  const size_t rests_at_once_from_;  ///< sessions rest with their last answer if so many tick
+  const size_t rests_at_once_from_;  ///< sessions rest with their last answer if at least this many tick
 
   session::ClientPools pools_;
   base::Pool<Client> pool_;

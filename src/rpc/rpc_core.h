@@ -128,7 +128,7 @@ class RpcCore final {
   /// Polling in vain keeps the CPU for this long, in which answers come that are under way on other CPUs.
   static constexpr uint64_t kKeepCpuNs = 3'000;
   /// True: an answer leaves as soon as its handler has returned, because its request's hold time is 0 on the clock of
-  /// the iteration. False: the clock is read again before answers leave, and they leave together.
+  /// the iteration. False: answers leave together, after another reading of the clock if reads_clock_per_burst.
   static constexpr bool kAnswersAtOnce =
       !kTraits.reads_clock_per_burst && kTraits.releases_at_once && kTraits.shortcuts.answer_at_once;
 

@@ -22,8 +22,11 @@ Status RpcCore<Impl>::run(Duration duration) {
       worked_ns = context().now_ns;
     }
     if (!is_clock_fresh_) continue;
-    if (has_failed()) [[unlikely]]
+    if (!kTraits.is_virtual) poller.note(context().now_ns);
+    if (has_failed()) [[unlikely]] {
+      poller.leave(context().now_ns);
       return core_.failure();
+    }
     if (context().now_ns >= until_ns) break;
     if (packets != 0) continue;
     if (context().now_ns - worked_ns < spin_.ns()) {
@@ -35,6 +38,7 @@ Status RpcCore<Impl>::run(Duration duration) {
     if (!kTraits.is_virtual) poller.enter(transport_->now());
     has_slept = true;
   }
+  poller.leave(context().now_ns);
   core_.forget_stop();
   return {};
 }
@@ -43,10 +47,10 @@ Status RpcCore<Impl>::run(Duration duration) {
 /// it. Returns the time until this thread had it again, as far as it does not count as polling.
 template <class Impl>
 uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
-  const uint64_t from_ns = context().now_ns;
-  const bool has_company = vain_ns >= kKeepCpuNs && poller.has_company(from_ns);
+  const bool has_company = vain_ns >= kKeepCpuNs && poller.has_company(context().now_ns);
   if ((!has_company && !context().has_new_session_lately()) || must_iterate()) return 0;
-  if (has_company) poller.begin_lending(from_ns);
+  // The iteration's time may be old: this thread may have lost its CPU since.
+  if (has_company) poller.begin_lending(transport_->now());
   sched_yield();
   return has_company ? poller.end_lending(transport_->now()) : 0;
 }

@@ -88,7 +88,8 @@ void ShmImpl::evict_pending_for(const shm::PeerProcess& process) {
   }
   const auto oldest =
       std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.process == from; });
-  counters_.peers_refused++;
+  // Its hello may have come since the last look.
+  if (oldest->parked_ns != 0 || !is_settled(*oldest)) counters_.peers_refused++;
   unwatch(oldest->socket);
   pending_.erase(oldest);
 }

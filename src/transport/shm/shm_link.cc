@@ -135,6 +135,7 @@ void ShmImpl::attach(Peer& peer, const shm::Hello& hello, const std::byte* in, c
   peer.woken_sleep = 0;
   peer.is_refused = false;
   peer.is_unannounced = false;
+  peer.attempt_since_ns = 0;
   link.peer_holds = hello.holds;
   set_stage(peer, Stage::kReady);
   poll_from_now_on(peer);

@@ -126,6 +126,10 @@ TEST(PollerTest, time_that_others_of_this_process_use_is_no_foreign_time) {
     constexpr uint64_t kLong = 10 * Poller::kForeignNs;
     EXPECT_EQ(lend(poller, other, kLong, kLong / 2, now_ns), kLong);
     EXPECT_TRUE(poller.has_company(now_ns));
+    poller.begin_lending(now_ns);
+    other.note(now_ns + kLong / 2);
+    EXPECT_EQ(poller.end_lending(now_ns + kLong), kLong) << "another thread has not lent the CPU on, but used it";
+    now_ns += kLong;
     EXPECT_EQ(lend(poller, other, kLong, kLong / 2 - 1, now_ns), kLong / 2 - 1);
     EXPECT_FALSE(poller.has_company(now_ns));
     now_ns += kLong;
@@ -153,6 +157,31 @@ TEST(PollerTest, one_use_by_a_foreign_thread_makes_one_pause) {
     EXPECT_FALSE(first.has_company(now_ns + 2 * kLong - 1)) << "it doubles the next time";
     now_ns += 2 * kLong;
     shorten_pauses(first, second, now_ns);
+  });
+}
+
+TEST(PollerTest, a_thread_that_has_moved_begins_no_pause) {
+  on_one_cpu([] {
+    cpu_set_t first;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(first), &first), 0);
+    cpu_set_t other = first;
+    for (int cpu = 0; cpu < 64; cpu++) CPU_SET(cpu, &other);
+    for (int cpu = 0; cpu < 64; cpu++) {
+      if (CPU_ISSET(cpu, &first)) CPU_CLR(cpu, &other);
+    }
+    Poller poller, company;
+    const uint64_t now_ns = later();
+    poller.enter(now_ns);
+    company.enter(now_ns);
+    ASSERT_TRUE(poller.has_company(now_ns));
+    poller.begin_lending(now_ns);
+    if (sched_setaffinity(0, sizeof(other), &other) != 0) GTEST_SKIP() << "this process may use one CPU only";
+    constexpr uint64_t kLong = 10 * Poller::kForeignNs;
+    EXPECT_EQ(poller.end_lending(now_ns + kLong), kLong);
+    Poller comes_later;
+    ASSERT_EQ(sched_setaffinity(0, sizeof(first), &first), 0);
+    comes_later.enter(now_ns);
+    EXPECT_TRUE(comes_later.has_company(now_ns + kLong));
   });
 }
 

@@ -35,6 +35,7 @@ TEST(ShmBackPressure, a_connection_that_is_closed_before_its_hello_is_made_again
 TEST(ShmBackPressure, a_peer_that_ends_before_the_hello_is_dead) {
   ShmEnd a;
   PeerId peer;
+  const auto start = std::chrono::steady_clock::now();
   {
     ShmEnd b;
     const Scope fail(EPIPE);
@@ -43,6 +44,7 @@ TEST(ShmBackPressure, a_peer_that_ends_before_the_hello_is_dead) {
     peer = *made;
   }
   EXPECT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kDead; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(9)) << "not by the limit of all attempts";
 }
 
 TEST(ShmBackPressure, a_wake_up_that_fails_is_tried_again_by_one_that_polls) {

@@ -513,6 +513,21 @@ TEST_F(ShmHostile, silent_connections__push_out_their_own_process_only) {
   EXPECT_EQ(victim.got[0], "hello");
 }
 
+TEST_F(ShmHostile, connections__whose_hello_has_just_come_are_not_pushed_out) {
+  RawPeer oldest(victim);
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (int i = 0; i < 15; i++) silent.push_back(std::make_unique<RawPeer>(victim));
+  run_some({&victim});
+  EXPECT_EQ(victim->counters().peers_refused, 0u);
+  oldest.say_hello();
+  RawPeer newest(victim);  // the 17th
+  EXPECT_FALSE(oldest.is_refused(victim));
+  EXPECT_EQ(victim->counters().peers_refused, 0u);
+  RawPeer one_more(victim);
+  ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().peers_refused == 1; }));
+  EXPECT_TRUE(silent[0]->is_refused(victim));
+}
+
 /// A process with `count` endpoints that all connect to `to`. It reports the number of connected endpoints in the end.
 struct ManyEndpoints {
   ManyEndpoints(std::span<const std::byte> to, int count) {
