@@ -43,7 +43,7 @@ template <tern::Transport T, bool kWalks = false>
 class BothEnds {
  public:
   /// Runs the whole program. Returns its exit code.
-  int run(const char* bench, const nlohmann::json& params = {}) {
+  int run(const char* bench, const nlohmann::json& params = nlohmann::json::object()) {
     if (const tern::Status status = create(); !status.ok()) return programs::fail_with("no endpoints", status);
     if (const int code = open_sessions(); code != 0) return code;
     left_ = FLAGS_rpcs;
