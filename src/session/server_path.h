@@ -31,6 +31,10 @@ class TERN_API ServerPath {
   Drop admit_short(const wire::Header& probe, bool is_open, uint64_t now_ns);
   /// Notes that a short probe with packet number `number` was admitted.
   void on_short(const wire::Header& probe, uint64_t number);
+  /// True if the reply to a proven full probe of `payload_bytes` replaces the reply that is due.
+  bool replaces_due_reply(const wire::Header& full_probe, uint32_t payload_bytes) const {
+    return payload_bytes >= reply_payload_bytes_ || (full_probe.flags() & wire::kPaired) != 0;
+  }
   /// Notes that a proven full probe was accepted. Its reply has `payload_bytes`.
   void on_full(const wire::Header& probe, uint64_t number, uint32_t payload_bytes);
   /// Sets the token of the reply to the last paired short probe.

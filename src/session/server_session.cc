@@ -101,7 +101,10 @@ ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t 
   if (payload_bytes != payload_bytes_max_ && !is_large) return dropped(Drop::kMalformed);
   const bool is_new = !std::exchange(is_open_, true);
   accept(number, false);
-  path_.on_full(header, number, payload_bytes);
+  // Only one reply is due at a time. The reply to the largest probe proves the most.
+  if ((due_ & kPathReply) == 0 || path_.replaces_due_reply(header, payload_bytes)) {
+    path_.on_full(header, number, payload_bytes);
+  }
   due_ |= kPathReply;
   return {.has_opened = is_new, .has_paired = (header.flags() & wire::kPaired) != 0};
 }

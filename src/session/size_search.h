@@ -33,7 +33,8 @@ struct KnownSizes {
 };
 
 /// Tries sizes one at a time, from large to small, and stops at the first that is answered. The first is the largest
-/// that the route's interface can send. The session works with its safe size meanwhile.
+/// that the route's interface can send. The session works with its safe size meanwhile. An answer to a larger size may
+/// come after the search has gone on or ended, because the server had no CPU for a while. It counts, too.
 class SizeSearch {
  public:
   /// After this many probes without an answer the next smaller size is tried (RFC 8899, MAX_PROBES).
@@ -53,7 +54,7 @@ class SizeSearch {
   bool look(KnownSizes& known, uint32_t safe_bytes, uint64_t now_ns, uint64_t gap_ns) {
     if (now_ns < next_ns_) return false;
     if (probed_ == 0) {
-      begin(known.failed_at == minute_of(now_ns) ? uint8_t{0} : known.largest);
+      if (known.failed_at != minute_of(now_ns)) start(known.largest);
     } else if (probes_ == kProbesMax) {
       begin(below(probed_, safe_bytes));
     }
@@ -67,17 +68,25 @@ class SizeSearch {
   }
   /// Time of the next look().
   uint64_t next_ns() const { return next_ns_; }
-  void on_sent(uint64_t number) { first_number_ = std::min(first_number_, number); }
-  /// Takes an answer of `payload_bytes` to packet `number`. True: it is the answer to a probe of the present size.
+  void on_sent(uint64_t number) {
+    first_number_ = std::min(first_number_, number);
+    first_of_size_ = std::min(first_of_size_, number);
+  }
+  /// Takes an answer of `payload_bytes` to packet `number`. True: it is the answer to a probe of the newest search, and
+  /// of a larger size than those that were found.
   bool confirm(KnownSizes& known, uint64_t number, uint32_t payload_bytes, uint64_t now_ns) {
-    if (probed_ == 0 || number < first_number_ || payload_bytes != probe_bytes()) return false;
-    known.found = probed_;
+    const uint8_t code = wire::code_of_payload(payload_bytes);
+    if (wire::payload_of_code(code) != payload_bytes || code > known.largest || code <= known.found) return false;
+    const bool is_of_last_size = code == last_size_ && number >= first_of_size_;
+    const bool is_of_earlier_size = code > last_size_ && number >= first_number_ && number < first_of_size_;
+    if (!is_of_last_size && !is_of_earlier_size) return false;
+    known.found = code;
     end(known, now_ns);
     return true;
   }
   /// Called when packets of the size that was found do not pass any more. Begins to try smaller sizes.
   void fall(KnownSizes& known, uint32_t safe_bytes, uint64_t now_ns) {
-    begin(below(known.found, safe_bytes));
+    start(below(known.found, safe_bytes));
     known.found = 0;
     next_ns_ = 0;
     is_wanted_ = true;
@@ -94,10 +103,18 @@ class SizeSearch {
     }
     return 0;
   }
+  /// Begins a search with this size. 0: there is nothing to search, but answers to earlier probes do not count any
+  /// more.
+  void start(uint8_t size) {
+    first_number_ = first_of_size_ = UINT64_MAX;
+    begin(size);
+  }
   void begin(uint8_t size) {
     probed_ = size;
     probes_ = 0;
-    first_number_ = UINT64_MAX;
+    if (size == 0) return;
+    last_size_ = size;
+    first_of_size_ = UINT64_MAX;
   }
   void end(KnownSizes& known, uint64_t now_ns) {
     begin(0);
@@ -106,9 +123,11 @@ class SizeSearch {
   }
 
   uint64_t next_ns_ = 0;
-  uint64_t first_number_ = UINT64_MAX;  ///< of the first probe of the present size; UINT64_MAX: none has left
-  uint8_t probed_ = 0;                  ///< 0: no search is under way
-  uint8_t probes_ = 0;                  ///< probes of that size
+  uint64_t first_number_ = UINT64_MAX;   ///< of the search's first probe; UINT64_MAX: none has left
+  uint64_t first_of_size_ = UINT64_MAX;  ///< of the first probe of `last_size_`; UINT64_MAX: none has left
+  uint8_t last_size_ = 0;                ///< size that the search has tried last
+  uint8_t probed_ = 0;                   ///< 0: no search is under way
+  uint8_t probes_ = 0;                   ///< probes of that size
   bool is_wanted_ = false;
 };
 

@@ -198,6 +198,23 @@ TEST_F(SearchingClient, an_answer_takes_back_the_probe_that_has_not_left) {
   EXPECT_FALSE(session_->has_unpaced());
 }
 
+TEST_F(SearchingClient, a_late_answer_to_a_larger_probe_counts) {
+  begin(500, 10);
+  sent();
+  uint32_t first = 0;
+  for (int i = 0; i < 20; i++) {
+    tick(20 * kMs);
+    for (const auto& [number, bytes] : probes()) {
+      if (bytes == kLarge && first == 0) first = number;
+    }
+  }
+  EXPECT_EQ(session_->large_payload_bytes(), kPayloadMax);
+  ASSERT_NE(first, 0u);
+  EXPECT_EQ(path_reply(first, kLarge), PathVerdict::kConfirmed);
+  EXPECT_EQ(session_->large_payload_bytes(), kLarge);
+  EXPECT_EQ(path_reply(first, kLarge), PathVerdict::kDropped);
+}
+
 TEST_F(SearchingClient, a_search_in_vain_takes_back_the_probe_that_has_not_left) {
   begin(500, 10);
   sent();

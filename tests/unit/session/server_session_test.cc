@@ -376,6 +376,24 @@ TEST_F(ServerSessionTest, large_path_probes_are_answered_in_an_open_session_that
   EXPECT_FALSE(session_->is_open());
 }
 
+// A server that had no CPU for a while reads all of a search at once.
+TEST_F(ServerSessionTest, the_largest_of_the_waiting_path_probes_is_answered) {
+  pools_.large_payload_bytes = 300;
+  wire::Header last;
+  for (const uint32_t bytes : {300u, 300u, 200u, 128u}) {
+    const wire::Header probe = path_probe(kSessionToken, kFirst);
+    if (bytes == 300) last = probe;
+    EXPECT_EQ(drop_of(probe, bytes), Drop::kNone);
+  }
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kPathReply);
+  EXPECT_EQ(packets[0].payload.size(), 300u);
+  EXPECT_EQ(packets[0].header.echo(), last.number());
+  EXPECT_EQ(drop_of(path_probe(kSessionToken, kFirst), 128), Drop::kNone);
+  ASSERT_EQ(sent().at(0).payload.size(), 128u);
+}
+
 // ---- Requests of the past and the future ----
 
 TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {

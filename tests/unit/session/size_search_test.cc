@@ -92,7 +92,68 @@ TEST(SizeSearchTest, takes_the_answer_to_any_probe_of_the_present_size) {
   EXPECT_FALSE(search.confirm(known, 9, 8832, 2000));
 }
 
-TEST(SizeSearchTest, an_answer_to_a_probe_of_an_earlier_size_is_none) {
+TEST(SizeSearchTest, a_late_answer_to_an_earlier_size_counts) {
+  for (const bool is_search_over : {false, true}) {
+    Searched searched(65'484);
+    searched.run(is_search_over ? kSafe : 8832);
+    EXPECT_EQ(searched.found(), is_search_over ? 0u : 8832u);
+    EXPECT_EQ(searched.probes, is_search_over ? 9u : 4u);
+    SizeSearch& search = searched.search;
+    KnownSizes& known = searched.known;
+    search.want(known);
+    EXPECT_FALSE(search.confirm(known, 0, 65'024, searched.now));  // no probe of this search
+    EXPECT_FALSE(search.confirm(known, 1, 30'000, searched.now));  // no size of a probe
+    EXPECT_TRUE(search.confirm(known, 2, 65'024, searched.now));
+    EXPECT_EQ(searched.found(), 65'024u);
+    EXPECT_FALSE(search.is_wanted());
+    EXPECT_FALSE(search.confirm(known, 3, 65'024, searched.now));
+    EXPECT_FALSE(search.confirm(known, 4, 8832, searched.now));
+    search.want(known);
+    EXPECT_FALSE(search.is_wanted());
+  }
+}
+
+TEST(SizeSearchTest, a_late_answer_ends_the_search_among_smaller_sizes) {
+  Searched searched(65'484);
+  SizeSearch& search = searched.search;
+  KnownSizes& known = searched.known;
+  search.want(known);
+  for (uint64_t number = 1; number <= 4; number++) {
+    ASSERT_TRUE(search.look(known, kSafe, number * kGap, kGap));
+    search.on_sent(number);
+  }
+  EXPECT_EQ(search.probe_bytes(), 8832u);
+  EXPECT_TRUE(search.confirm(known, 3, 65'024, 4 * kGap));
+  EXPECT_FALSE(search.is_wanted());
+  EXPECT_FALSE(search.confirm(known, 4, 8832, 4 * kGap));
+  EXPECT_EQ(searched.found(), 65'024u);
+}
+
+TEST(SizeSearchTest, late_answers_do_not_count_after_packets_of_that_size_were_lost) {
+  Searched searched(65'484);
+  searched.run(65'484);
+  searched.fall();
+  EXPECT_FALSE(searched.search.confirm(searched.known, 1, 65'024, searched.now));
+  searched.run(kSafe);
+  EXPECT_EQ(searched.found(), 0u);
+  EXPECT_FALSE(searched.search.confirm(searched.known, 1, 65'024, searched.now));
+  EXPECT_TRUE(searched.search.confirm(searched.known, 3, 8832, searched.now));
+}
+
+TEST(SizeSearchTest, late_answers_do_not_count_in_the_next_search) {
+  Searched searched(65'484);
+  searched.run(kSafe);
+  searched.now += kMinute;
+  searched.search.want(searched.known);
+  ASSERT_TRUE(searched.search.look(searched.known, kSafe, searched.now, kGap));
+  EXPECT_FALSE(searched.search.confirm(searched.known, 1, 65'024, searched.now));
+  searched.search.on_sent(10);
+  EXPECT_FALSE(searched.search.confirm(searched.known, 1, 65'024, searched.now));
+  EXPECT_FALSE(searched.search.confirm(searched.known, 4, 8832, searched.now));
+  EXPECT_TRUE(searched.search.confirm(searched.known, 10, 65'024, searched.now));
+}
+
+TEST(SizeSearchTest, an_answer_must_have_the_size_of_its_probe) {
   Searched searched(8948);
   SizeSearch& search = searched.search;
   KnownSizes& known = searched.known;
