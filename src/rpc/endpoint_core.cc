@@ -269,7 +269,7 @@ void EndpointCore::wait_for_wakers() {
 
 // ---- Steps of an iteration ----
 
-void EndpointCore::on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to) {
+void EndpointCore::on_packet(wire::Header& header, transport::Payload& payload, std::byte* copy_to) {
   if (context_.tracer != nullptr) [[unlikely]]
     trace_packet(header, payload.bytes);
   // A client handles a mark on a received packet as the echo of a mark on its own packet.
@@ -388,7 +388,9 @@ void EndpointCore::note_activity() {
 }
 
 Duration EndpointCore::announce_wait(bool is_now) {
-  context_.mailbox->may_sleep.store(true, std::memory_order_seq_cst);
+  // The store takes 20 cycles. Without a loop that waits by itself, nothing has reset the value.
+  std::atomic<bool>& may_sleep = context_.mailbox->may_sleep;
+  if (!may_sleep.load(std::memory_order_relaxed)) may_sleep.store(true, std::memory_order_seq_cst);
   context_.agenda.arm();
   const bool is_due_now = is_now || has_work() || context_.mailbox->has_mail();
   const uint64_t due_ns = is_due_now ? context_.now_ns : context_.agenda.next_ns();

@@ -152,8 +152,8 @@ class RpcCore final {
                                          std::byte* copy_to) const {
       // The values are copied only here, because a variable whose address is taken lives in memory, and the variables
       // of the common case must stay in registers.
-      core.on_any_packet(header.w0, header.w1, header.w2,
-                         {payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked}, copy_to);
+      transport::Payload own{payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked};
+      core.on_any_packet(header.w0, header.w1, header.w2, own, copy_to);
     }
     [[gnu::always_inline]] bool try_in_burst(const wire::Header& header, const transport::Payload& payload,
                                              std::byte* copy_to) const {
@@ -177,9 +177,10 @@ class RpcCore final {
     bool try_in_burst(const wire::Header&, const transport::Payload&, std::byte*) const { return false; }
   };
 
-  [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload,
+  [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload& payload,
                                        std::byte* copy_to) {
-    core_.on_packet({w0, w1, w2}, payload, copy_to);
+    wire::Header header{w0, w1, w2};
+    core_.on_packet(header, payload, copy_to);
   }
   Status enter() {
     if (!core_.may_enter()) [[unlikely]] {
