@@ -40,7 +40,7 @@ class FlowMeter {
                                                                           ///< below
 
   FlowMeter(uint32_t victim_host, uint16_t request_type, uint32_t hosts)
-      : victim_(victim_host), type_(request_type), first_of_host_(hosts, kNone) {}
+      : victim_(victim_host), type_(request_type), newest_of_host_(hosts) {}
 
   /// For Simulation::set_tap(). `now` has the same origin as the times of bytes().
   void on_packet(tern::Duration now, const tern::sim::TappedPacket& packet) {
@@ -109,34 +109,37 @@ class FlowMeter {
 
  private:
   static constexpr size_t kDeparturesMax = 1024;  ///< more than any session has in flight
+  static constexpr uint32_t kNone = UINT32_MAX;
+  /// Where a flow is found without a look at the flow itself.
+  struct Place {
+    uint32_t port = 0;
+    uint32_t flow = kNone;  ///< index of the flow; kNone: there is none
+  };
   struct Departure {
     uint32_t number = UINT32_MAX;  ///< a number that no packet has
     uint32_t at_ns = 0;            ///< low bits: no round trip takes 4 s
   };
   /// What each packet needs is small and together, because a hundred flows are in no cache when they are needed.
   struct alignas(64) Flow {
-    uint32_t port = 0;
-    uint32_t next_of_host = kNone;
+    Place older_of_host;
     uint32_t request_number = 0;
     uint32_t arrived_to = 0;  ///< all packets of this request before this one have arrived
     bool has_request = false;
     std::vector<bool> has_arrived;  ///< by packet of this request, for those from `arrived_to` on
     std::array<Departure, kDeparturesMax> departures;
   };
-  static constexpr uint32_t kNone = UINT32_MAX;
   static uint32_t low_ns(tern::Duration time) { return static_cast<uint32_t>(time.count()); }
 
   /// The index of a flow. kNone: there is none.
   uint32_t find(uint32_t host, uint32_t port) const {
-    uint32_t flow = first_of_host_[host];
-    while (flow != kNone && flows_[flow].port != port) flow = flows_[flow].next_of_host;
-    return flow;
+    Place place = newest_of_host_[host];
+    while (place.flow != kNone && place.port != port) place = flows_[place.flow].older_of_host;
+    return place.flow;
   }
   uint32_t flow_of(uint32_t host, uint32_t port) {
     if (const uint32_t known = find(host, port); known != kNone) return known;
     const auto flow = static_cast<uint32_t>(flows_.size());
-    flows_.emplace_back().port = port;
-    flows_[flow].next_of_host = std::exchange(first_of_host_[host], flow);
+    flows_.emplace_back().older_of_host = std::exchange(newest_of_host_[host], Place{port, flow});
     return flow;
   }
 
@@ -187,7 +190,7 @@ class FlowMeter {
   const uint32_t victim_;
   const uint16_t type_;
   std::vector<Flow> flows_;
-  std::vector<uint32_t> first_of_host_;  ///< by host: its newest flow
+  std::vector<Place> newest_of_host_;  ///< by host: its newest flow
   /// By slot and flow: new bytes. The flows of a slot are together, because all of them are written in it.
   std::vector<std::vector<uint32_t>> bytes_by_slot_;
   bool is_recording_ = false;
