@@ -36,13 +36,15 @@ class HostCore {
   /// As awake_at(), for the management thread of the host.
   Picoseconds management_awake_at(Picoseconds at) { return awake_at(at, slices); }
 
+  // Each turn of an endpoint reads these fields, so they are together.
   transport::SimNic nic;
-  HostEnvironment environment;
-  std::mt19937_64 random;
   Picoseconds paused_until = 0;
   Slices slices;
   bool are_slices_of_management = false;  ///< the slices hold for the management thread only
-  uint32_t callbacks = 0;                 ///< running callbacks of the program outside of its endpoints' loops
+
+  HostEnvironment environment;
+  std::mt19937_64 random;
+  uint32_t callbacks = 0;  ///< running callbacks of the program outside of its endpoints' loops
   std::function<Duration()> worker_time;
   std::vector<std::unique_ptr<Loop>> loops;
   std::shared_ptr<void> program;

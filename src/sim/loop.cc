@@ -16,8 +16,8 @@ namespace {
 constexpr Picoseconds kCallbackTime = 1'000'000 * kPicosecondsPerNs;
 }  // namespace
 
-Loop::Loop(HostCore& host, Rpc<Sim>& rpc, SimImpl& impl)
-    : host_(host), rpc_(rpc), impl_(impl), alarm_(host.nic.targets, this) {
+Loop::Loop(HostCore& host, Core& core, SimImpl& impl)
+    : host_(host), core_(core), impl_(impl), alarm_(host.nic.targets, this) {
   impl_.set_driver(this);
   Loop::on_ready();
 }
@@ -29,7 +29,7 @@ void Loop::on_ready() {
   alarm_.set(host_.awake_at(std::max(host_.now(), busy_until_)));
 }
 
-void Loop::expect(const wire::Header& header) { rpc_.core().prefetch(header); }
+void Loop::expect(const wire::Header& header) { core_.prefetch(header); }
 
 void Loop::on_gone() {
   // This deletes the Loop itself.
@@ -43,32 +43,32 @@ void Loop::on_event() {
   if (start > now) return alarm_.set(start);
   if (host_.nic.running == &impl_) return alarm_.set(now + SimImpl::kPollTime);  // a callback lets time pass
 
-  if (!rpc_.core().is_in_turn()) {
-    rpc_.core().stay_in_callback(false);
-    const Status status = rpc_.core().begin_turn();
+  if (!core_.is_in_turn()) {
+    core_.stay_in_callback(false);
+    const Status status = core_.begin_turn();
     if (status.code() == Code::kMisuse) return alarm_.set(now + SimImpl::kPollTime);  // the program runs the loop
     if (!status.ok()) return;  // the endpoint is closed: its loop never runs again
     impl_.begin_turn();
   }
   SimImpl* const before = std::exchange(host_.nic.running, nullptr);
   impl_.enter();
-  rpc_.core().receive();
+  core_.receive();
   const bool may_receive_more = impl_.may_receive_more();
-  if (!may_receive_more && rpc_.core().is_in_turn()) rpc_.core().end_turn();
+  if (!may_receive_more && core_.is_in_turn()) core_.end_turn();
   busy_until_ = impl_.leave();
   host_.nic.running = before;
   if (may_receive_more) return alarm_.set(host_.awake_at(busy_until_));
 
   if (busy_until_ >= now + kCallbackTime) {
     // The iteration counter stays odd, so that the Nexus can tell that the endpoint is in a callback.
-    rpc_.core().stay_in_callback(true);
+    core_.stay_in_callback(true);
     next_turn_ = busy_until_;
     return alarm_.set(host_.awake_at(next_turn_));
   }
   if (impl_.has_input()) {
     next_turn_ = std::max(busy_until_, now + 1);
   } else {
-    const Duration due = rpc_.next_due();
+    const Duration due = core_.next_due();
     if (due == Duration::max()) {
       next_turn_ = UINT64_MAX;
       return;

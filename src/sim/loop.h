@@ -2,11 +2,13 @@
 // Sim layer. All hosts run in one real thread.
 #pragma once
 
-#include <tern/rpc.h>
-#include <tern/transport/sim.h>
-
 #include "sim/network/event_target.h"
 #include "transport/sim/sim_transport.h"
+
+namespace tern::rpc {
+template <class Impl>
+class RpcCore;
+}
 
 namespace tern::sim {
 
@@ -14,7 +16,9 @@ class HostCore;
 
 class Loop final : private transport::SimDriver, private EventTarget {
  public:
-  Loop(HostCore& host, Rpc<Sim>& rpc, transport::SimImpl& impl);
+  using Core = rpc::RpcCore<transport::SimImpl>;
+
+  Loop(HostCore& host, Core& core, transport::SimImpl& impl);
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
   ~Loop();
@@ -26,7 +30,7 @@ class Loop final : private transport::SimDriver, private EventTarget {
   void on_event() override;
 
   HostCore& host_;
-  Rpc<Sim>& rpc_;
+  Core& core_;
   transport::SimImpl& impl_;
   Alarm alarm_;
   Picoseconds busy_until_ = 0;

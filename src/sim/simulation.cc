@@ -73,7 +73,7 @@ Status Host::run(Rpc<Sim>& rpc) {
     return {Code::kMisuse, "the endpoint belongs to another host: create it with this host's transport_options()"};
   }
   if (impl.driver() != nullptr) return {Code::kMisuse, "the simulation runs this endpoint already"};
-  core_->loops.push_back(std::make_unique<Loop>(*core_, rpc, impl));
+  core_->loops.push_back(std::make_unique<Loop>(*core_, rpc.core(), impl));
   return {};
 }
 
