@@ -75,7 +75,7 @@ TYPED_TEST(Layers, endpoint_without_bind_address_binds_to_the_nexus_host) {
 
 TYPED_TEST(Layers, traits_are_those_of_the_transport_below) {
   constexpr transport::Traits kTraits = TypeParam::Impl::kTraits, kUdp = Udp::Impl::kTraits;
-  static_assert(sizeof(kTraits) == 48 + sizeof(transport::Remedies), "compare the new trait here, too");
+  static_assert(sizeof(kTraits) == 56 + sizeof(transport::Remedies), "compare the new trait here, too");
   EXPECT_EQ(kTraits.has_shared_memory, kUdp.has_shared_memory);
   EXPECT_EQ(kTraits.reads_clock_per_burst, kUdp.reads_clock_per_burst);
   EXPECT_EQ(kTraits.releases_at_once, kUdp.releases_at_once);
