@@ -20,7 +20,7 @@ struct alignas(64) Count {
   std::atomic<uint64_t> pause_factor = 1;    ///< the next pause is this many times as long as the time lent before it
   std::atomic<uint64_t> pause_until_ns = 0;  ///< no thread lends the CPU before this time
 };
-constexpr uint64_t kPauseFactorMax = 128;  // less than 1% of the time goes to foreign threads
+constexpr uint64_t kPauseFactorMax = 128;  // about 1% of the time goes to foreign threads with slices of up to 10 ms
 constexpr uint64_t kPauseNsMax = 1'000'000'000;
 constexpr uint32_t kGoodTurns = 64;  // this many in a row halve the factor
 constexpr int kCpus = 256;           // more CPUs share a count: their threads may lend a CPU in vain
@@ -47,6 +47,12 @@ void Poller::note_used(uint64_t now_ns) {
   if (cpu_ != kNowhere && now_ns > since_ns_)
     counts[cpu_].used_ns.fetch_add(now_ns - since_ns_, std::memory_order_relaxed);
   since_ns_ = now_ns;
+}
+
+/// A thread that is never idle may have moved since.
+void Poller::note_now(uint64_t now_ns) {
+  note_used(now_ns);
+  if (cpu_ != kNowhere) move_here();
 }
 
 void Poller::enter(uint64_t now_ns) {

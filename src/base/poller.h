@@ -25,7 +25,7 @@ class TERN_API Poller {
   void leave(uint64_t now_ns);
   /// To be called often between enter() and leave(): the other threads then know that this one has had the CPU.
   void note(uint64_t now_ns) {
-    if (now_ns - since_ns_ >= kNoteNs) note_used(now_ns);
+    if (now_ns - since_ns_ >= kNoteNs) note_now(now_ns);
   }
   /// The number of threads that count on the CPU of this one, which enters.
   uint32_t count_here();
@@ -45,6 +45,7 @@ class TERN_API Poller {
   static constexpr uint64_t kNoteNs = 50'000;
   void move_here();
   void note_used(uint64_t now_ns);
+  void note_now(uint64_t now_ns);
 
   int cpu_ = kNowhere;           ///< where this thread counts
   uint64_t since_ns_ = 0;        ///< has had the CPU since then; while it lends it: lent since then

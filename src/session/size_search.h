@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "wire/payload_code.h"
 
@@ -78,7 +79,8 @@ class SizeSearch {
     const uint8_t code = wire::code_of_payload(payload_bytes);
     if (wire::payload_of_code(code) != payload_bytes || code > known.largest || code <= known.found) return false;
     const bool is_of_last_size = code == last_size_ && number >= first_of_size_;
-    const bool is_of_earlier_size = code > last_size_ && number >= first_number_ && number < first_of_size_;
+    const bool is_of_earlier_size =
+        code > last_size_ && is_tried(known, code) && number >= first_number_ && number < first_of_size_;
     if (!is_of_last_size && !is_of_earlier_size) return false;
     known.found = code;
     end(known, now_ns);
@@ -102,6 +104,10 @@ class SizeSearch {
       if (common < code && KnownSizes::is_of_use(common, safe_bytes)) return common;
     }
     return 0;
+  }
+  /// True for the sizes that searches try.
+  static bool is_tried(const KnownSizes& known, uint8_t code) {
+    return code == known.largest || std::find(std::begin(kCommon), std::end(kCommon), code) != std::end(kCommon);
   }
   /// Begins a search with this size. 0: there is nothing to search, but answers to earlier probes do not count any
   /// more.

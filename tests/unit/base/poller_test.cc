@@ -165,8 +165,8 @@ TEST(PollerTest, a_thread_that_has_moved_begins_no_pause) {
     cpu_set_t first;
     ASSERT_EQ(sched_getaffinity(0, sizeof(first), &first), 0);
     cpu_set_t other = first;
-    for (int cpu = 0; cpu < 64; cpu++) CPU_SET(cpu, &other);
-    for (int cpu = 0; cpu < 64; cpu++) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, &other);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
       if (CPU_ISSET(cpu, &first)) CPU_CLR(cpu, &other);
     }
     Poller poller, company;

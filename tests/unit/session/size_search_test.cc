@@ -102,7 +102,8 @@ TEST(SizeSearchTest, a_late_answer_to_an_earlier_size_counts) {
     KnownSizes& known = searched.known;
     search.want(known);
     EXPECT_FALSE(search.confirm(known, 0, 65'024, searched.now));  // no probe of this search
-    EXPECT_FALSE(search.confirm(known, 1, 30'000, searched.now));  // no size of a probe
+    EXPECT_FALSE(search.confirm(known, 1, 30'000, searched.now));  // no size of a large packet
+    EXPECT_FALSE(search.confirm(known, 2, 29'888, searched.now));  // one that no search tries
     EXPECT_TRUE(search.confirm(known, 2, 65'024, searched.now));
     EXPECT_EQ(searched.found(), 65'024u);
     EXPECT_FALSE(search.is_wanted());
