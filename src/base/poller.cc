@@ -92,12 +92,11 @@ uint64_t Poller::end_lending(uint64_t now_ns) {
   move_here();
   if (cpu_ != lent_cpu) return lent_ns;  // it was moved, and nothing tells who used either CPU
   Count& here = counts[cpu_];
-  // The other threads that had lent the CPU saw the same foreign one, and the first of them has begun a pause.
-  const bool is_pausing = here.pause_until_ns.load(std::memory_order_relaxed) > from_ns;
   const uint64_t used_ns = std::min(here.used_ns.load(std::memory_order_relaxed) - used_before_ns_, lent_ns);
   const uint64_t factor = here.pause_factor.load(std::memory_order_relaxed);
   if (lent_ns - used_ns > std::max(kForeignNs, lent_ns / 2)) {
-    if (is_pausing) return used_ns;
+    // The other threads that had lent the CPU saw the same foreign one, and the first of them has begun a pause.
+    if (here.pause_until_ns.load(std::memory_order_relaxed) > from_ns) return used_ns;
     here.pause_until_ns.store(now_ns + std::min(factor * lent_ns, kPauseNsMax), std::memory_order_relaxed);
     here.pause_factor.store(std::min(2 * factor, kPauseFactorMax), std::memory_order_relaxed);
     here.good_turns.store(0, std::memory_order_relaxed);

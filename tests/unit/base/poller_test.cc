@@ -164,10 +164,10 @@ TEST(PollerTest, a_thread_that_has_moved_begins_no_pause) {
   on_one_cpu([] {
     cpu_set_t first;
     ASSERT_EQ(sched_getaffinity(0, sizeof(first), &first), 0);
-    cpu_set_t other = first;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, &other);
+    cpu_set_t other;
+    CPU_ZERO(&other);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-      if (CPU_ISSET(cpu, &first)) CPU_CLR(cpu, &other);
+      if (!CPU_ISSET(cpu, &first)) CPU_SET(cpu, &other);
     }
     Poller poller, company;
     const uint64_t now_ns = later();

@@ -34,6 +34,15 @@ struct Searched {
       }
     }
   }
+  /// Sends the first probes up to packet `last`, a gap apart. None is answered.
+  void send_probes(uint64_t last) {
+    search.want(known);
+    while (number < last) {
+      now = ++number * kGap;
+      ASSERT_TRUE(search.look(known, safe, now, kGap));
+      search.on_sent(number);
+    }
+  }
   void fall() { search.fall(known, safe, now); }
   uint32_t found() const { return wire::payload_of_code(known.found); }
 };
@@ -118,11 +127,7 @@ TEST(SizeSearchTest, a_late_answer_ends_the_search_among_smaller_sizes) {
   Searched searched(65'484);
   SizeSearch& search = searched.search;
   KnownSizes& known = searched.known;
-  search.want(known);
-  for (uint64_t number = 1; number <= 4; number++) {
-    ASSERT_TRUE(search.look(known, kSafe, number * kGap, kGap));
-    search.on_sent(number);
-  }
+  ASSERT_NO_FATAL_FAILURE(searched.send_probes(4));
   EXPECT_EQ(search.probe_bytes(), 8832u);
   EXPECT_TRUE(search.confirm(known, 3, 65'024, 4 * kGap));
   EXPECT_FALSE(search.is_wanted());
@@ -158,11 +163,7 @@ TEST(SizeSearchTest, an_answer_must_have_the_size_of_its_probe) {
   Searched searched(8948);
   SizeSearch& search = searched.search;
   KnownSizes& known = searched.known;
-  search.want(known);
-  for (uint64_t number = 1; number <= 3; number++) {
-    ASSERT_TRUE(search.look(known, kSafe, number * kGap, kGap));
-    search.on_sent(number);
-  }
+  ASSERT_NO_FATAL_FAILURE(searched.send_probes(3));
   ASSERT_TRUE(search.look(known, kSafe, 4 * kGap, kGap));
   EXPECT_EQ(search.probe_bytes(), 1408u);
   EXPECT_FALSE(search.confirm(known, 3, 1408, 4 * kGap));  // the probe of 1408 B has not left
