@@ -10,8 +10,10 @@ namespace tern::base {
 
 /// Like memcpy: reads and writes nothing beyond `len` bytes; the ranges must not overlap.
 inline void copy_bytes(std::byte* to, const std::byte* from, size_t len) {
-  if (len - 16 > 16) [[unlikely]] {            // not 16 to 32
-    if (len != 0) std::memcpy(to, from, len);  // a call with 0 bytes may have null pointers
+  if (len - 16 > 16) [[unlikely]] {  // not 16 to 32
+    if (len == 0) return;            // the pointers may be null
+    asm("" : "+r"(len));             // g++ would use `rep movsq` for a length that it knows to be below some kilobytes
+    std::memcpy(to, from, len);
     return;
   }
   std::byte head[16], tail[16];
