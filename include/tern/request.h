@@ -54,7 +54,7 @@ class Request {
   std::span<const std::byte> stable_bytes() const { return stable_bytes(front_); }
   /// Returns the request message in a MsgBuf of the endpoint, to keep it, to send it on or to answer with it. bytes()
   /// is empty afterwards. A message in one packet is copied once, out of the receive buffer (over shm: one of at most
-  /// 992 B). A longer one is not copied. The exception is the first message of a type over shm, without
+  /// 8 KiB). A longer one is not copied. The exception is the first message of a type over shm, without
   /// RpcOptions::memory_limit_bytes: it has arrived in memory that peers cannot read, and later ones do not. kNoMemory:
   /// nothing has changed. kMisuse: already answered, or moved from.
   Result<MsgBuf> take_message() { return take_message(front_); }

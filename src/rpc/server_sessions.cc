@@ -33,6 +33,8 @@ wire::Refusal ServerSessions::refusal_of_connect(Code code, const nexus::Address
   switch (code) {
     case Code::kNoMemory:
       return wire::Refusal::kNoMemory;
+    case Code::kMisuse:  // not an address of this version of the transport
+      return wire::Refusal::kTransportMismatch;
     case Code::kRefused:  // the transport may not have this peer
       return wire::Refusal::kOtherUser;
     case Code::kPeerUnreachable:  // only processes of one host share the transport

@@ -115,6 +115,7 @@ struct Header {
   /// Must be called only for a header whose length is 0.
   void add_length(size_t length_bytes) { w0 += static_cast<uint64_t>(length_bytes) << 16; }
   void add_flags(uint8_t flags) { w0 |= static_cast<uint64_t>(flags) << 8; }
+  void clear_flags(uint8_t flags) { w0 &= ~(static_cast<uint64_t>(flags) << 8); }
   /// Must be called only for a client's header, and only once.
   void add_payload_code(uint8_t code) { w1 |= static_cast<uint64_t>(code) << 24; }
   /// Must be called only for a server's header.

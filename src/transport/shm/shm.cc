@@ -15,18 +15,25 @@
 namespace tern::transport {
 
 using shm::kCellBytes;
+using shm::PeerChunk;
 
 namespace {
 
-/// The bytes behind the header of a by-reference packet.
-struct Reference {
-  uint32_t chunk_id;
-  uint32_t lease_value;
-  uint64_t buffer_offset;  ///< offset of the detail::Buffer in its chunk
-  uint32_t data_offset;    ///< offset in the Buffer's data
-  uint32_t bytes;
-};
-static_assert(sizeof(Reference) == 24 && sizeof(Reference) <= shm::kCellPayloadBytes);
+/// Null: the peer has announced no such chunk.
+const PeerChunk* find_chunk(const shm::Link& link, const shm::Reference& reference) {
+  const bool is_known = reference.chunk_id < link.chunks.size() && link.chunks[reference.chunk_id].base != nullptr;
+  return is_known ? &link.chunks[reference.chunk_id] : nullptr;
+}
+
+/// Null: the peer, which may have written anything to `reference`, refers to something outside of the chunk.
+const detail::Buffer* find_buffer(const PeerChunk& chunk, const shm::Reference& reference) {
+  const uint64_t offset = reference.buffer_offset;
+  if (reference.bytes == 0 || reference.bytes > wire::kPayloadBytesMax || offset % alignof(detail::Buffer) != 0)
+    return nullptr;
+  const uint64_t after_buffer = sizeof(detail::Buffer) + uint64_t{reference.data_offset} + reference.bytes;
+  if (offset > chunk.bytes || after_buffer > chunk.bytes - offset) return nullptr;
+  return reinterpret_cast<const detail::Buffer*>(chunk.base + offset);
+}
 
 }  // namespace
 
@@ -132,13 +139,13 @@ bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::
   const memory::Chunk& chunk = arena_.chunk_of(buffer);
   const auto& announced = peer.link.is_announced;
   if ((chunk.id >= announced.size() || !announced[chunk.id]) && !announce(peer, chunk)) return false;
-  const Reference reference = {chunk.id, buffer->lease.load(std::memory_order_relaxed),
-                               static_cast<uint64_t>(reinterpret_cast<std::byte*>(buffer) - chunk.base),
-                               static_cast<uint32_t>(data - buffer->data()), static_cast<uint32_t>(len)};
+  const shm::Reference reference = {chunk.id, buffer->lease.load(std::memory_order_relaxed),
+                                    static_cast<uint64_t>(reinterpret_cast<std::byte*>(buffer) - chunk.base),
+                                    static_cast<uint32_t>(data - buffer->data()), static_cast<uint32_t>(len)};
   buffer->exposed = true;
   wire::Header sent = header;
-  sent.set_length_and_flags(wire::kHeaderBytes + sizeof reference, wire::kByReference);
-  peer.out.put_cell(peer.out.position, sent, reinterpret_cast<const std::byte*>(&reference), sizeof reference);
+  sent.set_length_and_flags(wire::kHeaderBytes + shm::kReferenceBytes, wire::kByReference);
+  peer.out.put_reference(peer.out.position, sent, reference);
   peer.out.position += shm::kCellBytes;
   return true;
 }
@@ -170,11 +177,12 @@ bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
   return true;
 }
 
-ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position) {
-  const wire::Header header = {w0, 0, 0};
+/// Opens a record that has no packet in its cells: a packet by reference, or padding. A header that stands for a
+/// payload in cells replaces `header` if the payload has been copied.
+ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, wire::Header& header, uint64_t position) {
   const std::byte* const cell = peer.in.cell_at(position);
   const uint64_t left = peer.in.bytes_to_end(position);
-  if (w0 == 0) {
+  if (header.w0 == 0) {
     counters_.packets_received--;  // drain() counts records
     return {{}, left};
   }
@@ -187,18 +195,22 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position
     hang_up(peer);
     return {{}, 0};
   }
-  std::byte* const copy = options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset;
-  Payload payload = {cell + shm::kPayloadOffset, header.length() - static_cast<uint32_t>(wire::kHeaderBytes), nullptr,
-                     0};
-  payload.data = private_copy(payload, copy);
-  if ((header.flags() & wire::kByReference) != 0) {
-    if (payload.bytes != sizeof(Reference) || !open_reference(peer, payload.data, payload)) {
-      counters_.dropped_bad_reference++;
-      counters_.packets_received--;
-      return {{}, record};
-    }
+  const shm::Reference reference = shm::take_reference(cell);
+  const bool is_reference = shm::is_reference(header);
+  const detail::Buffer* const buffer = is_reference ? open_reference(peer, reference) : nullptr;
+  if (buffer == nullptr) {
+    counters_.dropped_bad_reference++;
+    counters_.packets_received--;
+    return {{}, record};
   }
-  return {payload, record};
+  prefetch_reference(peer, position + record);
+  const Payload payload = {buffer->data() + reference.data_offset, reference.bytes, &buffer->lease,
+                           reference.lease_value};
+  // After a failed copy the visitor tries again, fails as well, and counts the loss.
+  if (payload.bytes > kCopiedBytesMax || !payload.copy_to(scratch_.bytes)) return {payload, record};
+  header.clear_flags(wire::kByReference);
+  header.set_length_and_flags(wire::kHeaderBytes + payload.bytes, 0);
+  return {{scratch_.bytes, payload.bytes, nullptr, 0}, record};
 }
 
 /// Reads the peer's messages, because a packet names an unknown chunk. It does so in vain at most once in a burst, so
@@ -211,27 +223,30 @@ void ShmImpl::look_for_chunks(Peer& peer) {
   if (link.chunk_count == before) link.looked_at = peer.in.position;  // the beginning of the burst
 }
 
-/// Finds the payload of a by-reference packet. `descriptor` is private memory unless the peer is trusted. The peer may
-/// have written anything there.
-bool ShmImpl::open_reference(Peer& peer, const std::byte* descriptor, Payload& payload) {
-  Reference reference;
-  std::memcpy(&reference, descriptor, sizeof reference);
-  const auto is_known = [&] {
-    return reference.chunk_id < peer.link.chunks.size() && peer.link.chunks[reference.chunk_id].base != nullptr;
-  };
-  if (!is_known()) {
+/// Finds the buffer whose data a packet refers to. Null: there is none.
+const detail::Buffer* ShmImpl::open_reference(Peer& peer, const shm::Reference& reference) {
+  const PeerChunk* chunk = find_chunk(peer.link, reference);
+  if (chunk == nullptr) {
     look_for_chunks(peer);
-    if (!is_known()) return false;
+    chunk = find_chunk(peer.link, reference);
   }
-  const PeerChunk& chunk = peer.link.chunks[reference.chunk_id];
-  const uint64_t offset = reference.buffer_offset;
-  if (reference.bytes == 0 || reference.bytes > kReferenceBytesMax || offset % alignof(detail::Buffer) != 0)
-    return false;
-  const uint64_t after_buffer = sizeof(detail::Buffer) + uint64_t{reference.data_offset} + reference.bytes;
-  if (offset > chunk.bytes || after_buffer > chunk.bytes - offset) return false;
-  const auto* buffer = reinterpret_cast<const detail::Buffer*>(chunk.base + offset);
-  payload = {buffer->data() + reference.data_offset, reference.bytes, &buffer->lease, reference.lease_value};
-  return true;
+  return chunk != nullptr ? find_buffer(*chunk, reference) : nullptr;
+}
+
+/// Prefetches the beginning of the payload of the packet at `position`, if it has come and is by reference: it is in
+/// the peer's cache, and comes here while this endpoint handles the packet before.
+void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
+  const std::byte* const cell = peer.in.cell_at(position);
+  if (shm::word_at(cell).load(std::memory_order_acquire) != position) return;
+  if (!shm::is_reference(shm::take_header(cell))) return;
+  const shm::Reference reference = shm::take_reference(cell);
+  const PeerChunk* chunk = find_chunk(peer.link, reference);
+  const detail::Buffer* buffer = chunk != nullptr ? find_buffer(*chunk, reference) : nullptr;
+  if (buffer == nullptr) return;
+  __builtin_prefetch(buffer);
+  const std::byte* at = buffer->data() + reference.data_offset;
+  const std::byte* const end = at + std::min(reference.bytes, kPrefetchedBytes);
+  for (; at < end; at += kCellBytes) __builtin_prefetch(at);
 }
 
 /// Tells the peer how far its ring has been read, and wakes it if it sleeps because it found the ring full. This cannot

@@ -132,6 +132,11 @@ class TERN_API ShmImpl : public DefaultMembers {
 
  private:
   static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
+  /// Payloads by reference up to this length are copied to private memory before their packet is visited. The visitor
+  /// then has the common case. Longer ones are copied by the visitor, to where their message is.
+  static constexpr uint32_t kCopiedBytesMax = 8192;
+  /// The beginning of the next packet's payload by reference that comes into the cache while a packet is visited.
+  static constexpr uint32_t kPrefetchedBytes = 1024;
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
   static constexpr uint32_t kCallsPerRetry = 64;   ///< calls until housekeeping while a message waits for a peer
   static constexpr uint32_t kActivePeersMax = 64;  ///< most peers that every call polls
@@ -228,7 +233,9 @@ class TERN_API ShmImpl : public DefaultMembers {
   /// The subject of an event of the epoll set.
   enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending, kRetry };
 
-  /// A record that is not one packet in one cell.
+  static_assert(shm::kInlinePayloadBytes <= kCopiedBytesMax);
+
+  /// A record whose packet is not in its cells.
   struct Opened {
     Payload payload;        ///< `data` is null if there is no packet to visit
     uint64_t record_bytes;  ///< 0: the rest of the ring cannot be read
@@ -302,13 +309,13 @@ class TERN_API ShmImpl : public DefaultMembers {
   }
 
   /// Memory into which visitors copy a packet before they read it. Null: they read the packet in place.
-  std::byte* private_space() { return options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset; }
+  std::byte* private_space() { return options_.trust_peers ? nullptr : scratch_.bytes; }
 
   /// Visits a record that try_visit() has not taken. Returns its length; 0: the rest of the ring cannot be read.
   template <class Visit>
   [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t position, Visit visit) {
     const std::byte* const cell = peer.in.cell_at(position);
-    const wire::Header header = shm::take_header(cell);  // read again, because the peer may have changed it
+    wire::Header header = shm::take_header(cell);  // read again, because the peer may have changed it
     const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
     if (bytes <= shm::kInlinePayloadBytes && shm::is_plain(header.w0)) {
       const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
@@ -322,7 +329,7 @@ class TERN_API ShmImpl : public DefaultMembers {
         return record;
       }
     }
-    const Opened opened = open_unusual(peer, header.w0, position);
+    const Opened opened = open_unusual(peer, header, position);
     // The visitor may take microseconds, in which the next record can come into the cache.
     __builtin_prefetch(peer.in.cell_at(position + opened.record_bytes));
     if (opened.payload.data != nullptr) visit(header, opened.payload);
@@ -336,8 +343,9 @@ class TERN_API ShmImpl : public DefaultMembers {
   bool send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                       detail::Buffer* buffer);
   bool announce(Peer& peer, const memory::Chunk& chunk);
-  Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position);
-  bool open_reference(Peer& peer, const std::byte* descriptor, Payload& payload);
+  Opened open_unusual(Peer& peer, wire::Header& header, uint64_t position);
+  const detail::Buffer* open_reference(Peer& peer, const shm::Reference& reference);
+  static void prefetch_reference(const Peer& peer, uint64_t position);
   void look_for_chunks(Peer& peer);
   void publish(Peer& peer);
   void wake_peer(Peer& peer, uint32_t sleep);
@@ -400,7 +408,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   }
 
   struct alignas(64) Scratch {
-    std::byte bytes[shm::kRecordBytesMax];  ///< the private copy of the record that is being visited
+    std::byte bytes[kCopiedBytesMax];  ///< the private copy of the payload that is being visited
   };
 
   // Fields that every packet touches come first.

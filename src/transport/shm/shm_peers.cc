@@ -13,19 +13,17 @@ using shm::SendResult;
 
 namespace {
 
+constexpr Status kOtherVersion(Code::kMisuse,
+                               "shm: the peer's data-path address is not that of a shm endpoint of this version: both "
+                               "sides must run the same version of the transport");
 constexpr Status kNoPeerMemory(Code::kNoMemory, "shm: no memory for another peer: free some, or end sessions");
 
 }  // namespace
 
 Result<PeerId> ShmImpl::connect(std::span<const std::byte> address, std::string_view /*host*/) {
-  shm::Identity identity;
-  if (address.size() != identity.size()) {
-    return Status(
-        Code::kMisuse,
-        "shm: the peer's data-path address is not that of a shm endpoint of this version: both sides must run "
-        "the same transport");
-  }
-  std::copy(address.begin(), address.end(), identity.begin());
+  shm::Identity identity{};
+  if (address.size() == identity.size()) std::copy(address.begin(), address.end(), identity.begin());
+  if (!shm::is_of_this_version(identity)) return kOtherVersion;
   // The peer may have closed its last connection and made a new one since the last look.
   pump(0, false);
   if (const auto known = by_identity_.find(identity); known != by_identity_.end()) {

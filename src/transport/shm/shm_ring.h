@@ -27,10 +27,10 @@ inline constexpr size_t kCellBytes = 64;
 inline constexpr size_t kWordBytes = 8;
 inline constexpr size_t kPayloadOffset = kWordBytes + wire::kHeaderBytes;
 inline constexpr size_t kCellPayloadBytes = kCellBytes - kPayloadOffset;
-/// Payloads up to this length travel in cells, and a handler runs on them without an allocation. A larger payload
-/// travels by reference, with one copy instead of three. The limit is sixteen cells, so that 60 such packets, the
-/// window of the eRPC paper's benchmark, fit into the default ring.
-inline constexpr size_t kRecordBytesMax = 16 * kCellBytes;
+/// The longest record. A payload up to kInlinePayloadBytes travels in cells, a larger one by reference: the receiver
+/// copies it out of the sender's memory. Up to this length a copy into the ring costs less than the cache misses of a
+/// reference (docs/decisions.md).
+inline constexpr size_t kRecordBytesMax = 32 * kCellBytes;
 inline constexpr size_t kInlinePayloadBytes = kRecordBytesMax - kPayloadOffset;
 /// The length of a record with such a payload, in whole cells.
 inline constexpr uint64_t record_bytes(uint64_t payload_bytes) {
@@ -71,6 +71,37 @@ inline wire::Header take_header(const std::byte* cell) {
   return {wire::to_little_endian(words[0].load(std::memory_order_relaxed)),
           wire::to_little_endian(words[1].load(std::memory_order_relaxed)),
           wire::to_little_endian(words[2].load(std::memory_order_relaxed))};
+}
+
+/// The payload of a by-reference packet: where the sender's memory has the data. Three words in the cell, stored and
+/// loaded as such, for the reason given at put_header().
+struct Reference {
+  uint32_t chunk_id;
+  uint32_t lease_value;
+  uint64_t buffer_offset;  ///< offset of the detail::Buffer in its chunk
+  uint32_t data_offset;    ///< offset in the Buffer's data
+  uint32_t bytes;
+};
+inline constexpr size_t kReferenceBytes = 3 * sizeof(uint64_t);
+static_assert(kReferenceBytes <= kCellPayloadBytes);
+
+inline bool is_reference(const wire::Header& header) {
+  return (header.flags() & wire::kByReference) != 0 && header.length() == wire::kHeaderBytes + kReferenceBytes;
+}
+inline void put_reference(std::byte* cell, const Reference& reference) {
+  auto* words = reinterpret_cast<std::atomic<uint64_t>*>(cell + kPayloadOffset);
+  words[0].store(reference.chunk_id | uint64_t{reference.lease_value} << 32, std::memory_order_relaxed);
+  words[1].store(reference.buffer_offset, std::memory_order_relaxed);
+  words[2].store(reference.data_offset | uint64_t{reference.bytes} << 32, std::memory_order_relaxed);
+}
+/// Reads each word once, so that the peer cannot change what has been checked.
+inline Reference take_reference(const std::byte* cell) {
+  const auto* words = reinterpret_cast<const std::atomic<uint64_t>*>(cell + kPayloadOffset);
+  const uint64_t chunk_and_lease = words[0].load(std::memory_order_relaxed);
+  const uint64_t offset = words[1].load(std::memory_order_relaxed);
+  const uint64_t part = words[2].load(std::memory_order_relaxed);
+  return {static_cast<uint32_t>(chunk_and_lease), static_cast<uint32_t>(chunk_and_lease >> 32), offset,
+          static_cast<uint32_t>(part), static_cast<uint32_t>(part >> 32)};
 }
 
 /// True if the packet has this version, and its payload is in the cell. The visitor checks the kind.
@@ -120,6 +151,14 @@ struct Outbound {
     std::byte* cell = cells + (at & offset_mask);
     put_header(cell, header);
     copy_small(cell + kPayloadOffset, data, len);
+    word_at(cell).store(at, std::memory_order_release);
+  }
+
+  /// Writes a record of one cell with a by-reference packet at `at`, as put_cell() does.
+  void put_reference(uint64_t at, const wire::Header& header, const Reference& reference) const {
+    std::byte* cell = cells + (at & offset_mask);
+    put_header(cell, header);
+    shm::put_reference(cell, reference);
     word_at(cell).store(at, std::memory_order_release);
   }
 

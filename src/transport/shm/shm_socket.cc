@@ -13,7 +13,8 @@ namespace tern::transport::shm {
 
 namespace {
 
-constexpr uint8_t kProtocolVersion = 1;
+/// The version of the messages and of the ring's records. 2: records of up to 32 cells, before of up to 16.
+constexpr uint8_t kProtocolVersion = 2;
 constexpr int kSocketPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5; older C libraries do not name it
 constexpr uint8_t kHelloHolds = 1;
 constexpr size_t kMessageBytesMax = 64;
@@ -201,8 +202,11 @@ Result<Identity> make_identity() {
   if (::getrandom(identity.data(), identity.size(), 0) != static_cast<ssize_t>(identity.size())) {
     return Status(Code::kUnavailable, "shm: getrandom is refused here; allow it in the sandbox");
   }
+  identity[0] = std::byte{kProtocolVersion};
   return identity;
 }
+
+bool is_of_this_version(const Identity& identity) { return identity[0] == std::byte{kProtocolVersion}; }
 
 Result<Descriptor> listen_as(const Identity& identity) {
   auto socket = make_socket();

@@ -21,7 +21,8 @@
 
 namespace tern::transport::shm {
 
-/// The random name of an endpoint, unique for all time. The socket's name is made from it.
+/// The name of an endpoint, unique for all time: the protocol's version, and 15 random bytes. The socket's name is made
+/// from it.
 using Identity = std::array<std::byte, 16>;
 
 enum class MessageType : uint8_t {
@@ -68,6 +69,8 @@ SendResult send_plain(int socket, MessageType type);
 ReceiveResult receive_message(int socket, Message& message);
 
 Result<Identity> make_identity();
+/// False: the endpoint has another version of this transport.
+bool is_of_this_version(const Identity& identity);
 /// Most connections that wait to be accepted. Beyond this number connect_to() returns kQueueFull.
 inline constexpr int kListenBacklog = 1024;
 Result<Descriptor> listen_as(const Identity& identity);

@@ -1,4 +1,5 @@
-// Peers with contradictory terms: more payload than the datagram size in their address permits.
+// Peers with contradictory terms: more payload than the datagram size in their address permits, or the address of
+// another version of the transport.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -7,6 +8,7 @@
 #include "rpc/rpc_impl.h"
 #include "rpc_world.h"
 #include "transport/layer.h"
+#include "transport/shm/shm.h"
 #include "transport/udp/udp.h"
 
 namespace tern {
@@ -39,7 +41,34 @@ class LyingUdpImpl : public Layer<UdpImpl> {
   std::array<std::byte, kAddressBytesMax> address_{};
 };
 
+/// A shm endpoint whose address is that of another version.
+class OtherShmImpl : public Layer<ShmImpl> {
+ public:
+  using Options = Shm::Options;
+  using Sender = PlainSender<OtherShmImpl>;
+  static Result<std::unique_ptr<OtherShmImpl>> create(const Options& options, const Context& context) {
+    auto inner = ShmImpl::create(options, context);
+    if (!inner.ok()) return inner.status();
+    return std::unique_ptr<OtherShmImpl>(new OtherShmImpl(std::move(*inner)));
+  }
+  std::span<const std::byte> address() const { return address_; }
+
+ private:
+  explicit OtherShmImpl(std::unique_ptr<ShmImpl> inner) : Layer(std::move(inner)) {
+    std::copy_n(inner_->address().begin(), address_.size(), address_.begin());
+    address_[0] ^= std::byte{1};
+  }
+  shm::Identity address_{};
+};
+
 }  // namespace transport
+
+struct OtherShm {
+  static constexpr std::string_view kName = Shm::kName;
+  using Impl = transport::OtherShmImpl;
+  using Options = Shm::Options;
+};
+template class Rpc<OtherShm>;
 
 struct LyingUdp {
   static constexpr std::string_view kName = Udp::kName;
@@ -103,6 +132,20 @@ TEST(Terms, client_refuses_a_server_whose_terms_exceed_its_address) {
   const Status status = status_of_call(*server, *client, *session);
   EXPECT_EQ(status.code(), Code::kRefused);
   EXPECT_NE(status.message().find("datagram size"), std::string_view::npos) << status.message();
+}
+
+TEST(Terms, both_ends_hear_of_another_version_of_the_transport) {
+  Ends ends;
+  auto server = ends.make<Shm>(*ends.server_nexus);
+  auto client = ends.make<OtherShm>(*ends.client_nexus);
+  auto refused = client->create_session(ends.server_nexus->uri(), {});
+  ASSERT_TRUE(refused.ok());
+  const Status at_client = status_of_call(*server, *client, *refused);
+  EXPECT_EQ(at_client.message(), std::string_view(wire::refusal_text(wire::Refusal::kTransportMismatch)));
+  auto failed = server->create_session(ends.client_nexus->uri(), {});
+  ASSERT_TRUE(failed.ok());
+  const Status at_server = status_of_call(*client, *server, *failed);
+  EXPECT_NE(at_server.message().find("version"), std::string::npos) << at_server.message();
 }
 
 }  // namespace

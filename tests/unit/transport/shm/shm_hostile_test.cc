@@ -333,6 +333,15 @@ TEST_F(ShmHostile, references__outside_of_the_chunk_are_dropped) {
   expect_dropped(0u, 5u, 0ul, static_cast<uint32_t>(kChunk - 64), 1u);
   raw.put_reference(0, 0, kChunk - 128, 0, 64);  // up to the last byte
   ASSERT_TRUE(run_until({&victim}, [&] { return victim.got.size() == 3; }));
+  // In one burst, where each is looked at before its turn.
+  for (uint32_t i = 0; i < 4; i++) {
+    raw.put_reference(0, 5, 128, 0, 1000);
+    raw.put_reference(i, 5, i % 2 == 0 ? kChunk - 64 : ~uint64_t{63}, UINT32_MAX, 8192);
+    dropped++;
+  }
+  ASSERT_TRUE(run_until({&victim}, [&] { return victim.got.size() == 7; }));
+  ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().dropped_bad_reference == dropped; }));
+  EXPECT_TRUE(victim.intact);
   raw.put(RawPeer::word(wire::kHeaderBytes + 23, wire::kByReference), std::string(23, 0));
   ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().dropped_bad_reference == dropped + 1; }));
 }

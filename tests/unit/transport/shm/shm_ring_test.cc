@@ -152,6 +152,26 @@ TEST_F(RingTest, hostile_consumed__is_ignored) {
   EXPECT_EQ(outbound.limit, limit + kCellBytes);
 }
 
+TEST_F(RingTest, put_reference__every_field_arrives) {
+  const Reference sent = {0x01234567, 0x89abcdef, 0x0123456789abcdef, 0xfedcba98, 0x76543210};
+  wire::Header header = {wire::shape_of(wire::Kind::kRequest, wire::kFirst), 17, 4711};
+  header.set_length_and_flags(wire::kHeaderBytes + kReferenceBytes, wire::kByReference);
+  outbound.put_reference(outbound.position, header, sent);
+  ASSERT_TRUE(inbound.has_input());
+  const std::byte* cell = inbound.cell_at(inbound.position);
+  EXPECT_EQ(take_header(cell).w2, 4711u);
+  EXPECT_TRUE(is_reference(take_header(cell)));
+  const Reference taken = take_reference(cell);
+  EXPECT_EQ(taken.chunk_id, sent.chunk_id);
+  EXPECT_EQ(taken.lease_value, sent.lease_value);
+  EXPECT_EQ(taken.buffer_offset, sent.buffer_offset);
+  EXPECT_EQ(taken.data_offset, sent.data_offset);
+  EXPECT_EQ(taken.bytes, sent.bytes);
+  header.clear_flags(wire::kByReference);
+  EXPECT_FALSE(is_reference(header));
+  EXPECT_EQ(header.flags(), wire::kFirst);
+}
+
 TEST_F(RingTest, is_plain__agrees_with_is_plausible_but_for_the_kind) {
   for (uint64_t low = 0; low < 65536; low++) {
     const uint64_t w0 = low | uint64_t{32} << 16 | 0xabcdef01ull << 32;

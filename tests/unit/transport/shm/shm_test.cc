@@ -172,9 +172,18 @@ TEST(Shm, connect__simultaneously_in_threads) {
 
 TEST(Shm, connect__absent_peer_is_refused) {
   ShmEnd a;
-  std::array<std::byte, 16> nobody{};
+  const shm::Identity nobody = *shm::make_identity();
   EXPECT_EQ(a->connect(nobody, "").status().code(), Code::kPeerUnreachable);
   EXPECT_EQ(a->connect(std::span(nobody).first(5), "").status().code(), Code::kMisuse);
+}
+
+TEST(Shm, connect__peer_of_another_version_is_named) {
+  ShmEnd a, b;
+  std::vector<std::byte> address(b->address().begin(), b->address().end());
+  address[0] ^= std::byte{1};
+  const auto peer = a->connect(address, "");
+  EXPECT_EQ(peer.status().code(), Code::kMisuse);
+  EXPECT_NE(peer.status().message().find("must run the same version"), std::string::npos) << peer.status().message();
 }
 
 TEST(Shm, connect__to_itself) {
@@ -211,38 +220,87 @@ TEST(Shm, reference__is_one_packet_of_any_part_of_a_buffer) {
   auto* buffer = a.arena->alloc(200'000);
   const std::string bytes = pattern(200'000, 5);
   std::memcpy(buffer->data(), bytes.data(), bytes.size());
-  for (const auto& [offset, len] :
-       {std::pair<size_t, size_t>{0, 993}, {0, 65536}, {65536, 65536}, {131072, 68928 - 3400}, {17, 4001}}) {
+  const auto send = [&](size_t offset, size_t len) {
     b.got.clear();
-    ASSERT_TRUE(a.send(peer, buffer, offset, len));
-    ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
-    EXPECT_TRUE(b.was_reference);
+    EXPECT_TRUE(a.send(peer, buffer, offset, len));
+    EXPECT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
     EXPECT_TRUE(b.intact);
     EXPECT_TRUE(b.got[0] == bytes.substr(offset, len)) << offset;
+  };
+  // Short parts travel in cells.
+  for (const size_t len : {size_t{1}, shm::kCellPayloadBytes + 1, size_t{993}, shm::kInlinePayloadBytes}) {
+    send(100, len);
+    EXPECT_FALSE(b.was_reference);
+    EXPECT_FALSE(buffer->exposed) << len;
+  }
+  for (const auto& [offset, len] :
+       {std::pair<size_t, size_t>{0, 8193}, {0, 65536}, {65536, 65536}, {131072, 68928 - 3400}, {17, 14001}}) {
+    send(offset, len);
+    EXPECT_TRUE(b.was_reference);
     EXPECT_NE(b.headers.back().flags() & wire::kByReference, 0);
   }
   EXPECT_TRUE(buffer->exposed);
-  // Short parts travel in cells.
-  b.got.clear();
-  ASSERT_TRUE(a.send(peer, buffer, 100, 992));
-  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
-  EXPECT_FALSE(b.was_reference);
-  EXPECT_EQ(b.got[0], bytes.substr(100, 992));
+  memory::Arena::release(buffer);
+}
+
+/// The visitor gets such a packet as if it had come in cells.
+TEST(Shm, reference__of_up_to_8_KiB_is_copied_before_the_visit) {
+  ShmEnd a, b;
+  const PeerId peer = connect(a, b);
+  auto* buffer = a.arena->alloc(20'000);
+  const std::string bytes = pattern(20'000, 5);
+  std::memcpy(buffer->data(), bytes.data(), bytes.size());
+  size_t visits = 0;
+  for (const size_t len : {shm::kInlinePayloadBytes + 1, size_t{4096}, size_t{8192}}) {
+    for (const size_t offset : {size_t{0}, size_t{11'001}}) {
+      buffer->revoke_lease();
+      ASSERT_TRUE(a.send(peer, buffer, offset, len));
+      EXPECT_TRUE(buffer->exposed);
+      visits++;
+      ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == visits; }));
+      EXPECT_TRUE(b.intact);
+      EXPECT_FALSE(b.was_reference);
+      EXPECT_EQ(b.headers.back().flags(), wire::kFirst);
+      EXPECT_EQ(b.headers.back().length(), wire::kHeaderBytes + len);
+      EXPECT_TRUE(b.got.back() == bytes.substr(offset, len)) << offset;
+    }
+  }
   memory::Arena::release(buffer);
 }
 
 TEST(Shm, reference__is_refused_after_the_lease) {
+  for (const size_t len : {size_t{5'000}, size_t{50'000}}) {
+    ShmEnd a, b;
+    const PeerId peer = connect(a, b);
+    auto* buffer = a.arena->alloc(len);
+    ASSERT_TRUE(a.send(peer, buffer, 0, len));
+    buffer->revoke_lease();
+    ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
+    EXPECT_FALSE(b.intact) << len;
+    ASSERT_TRUE(a.send(peer, buffer, 0, len));  // sent under the next lease
+    ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 2; }));
+    EXPECT_TRUE(b.intact);
+    memory::Arena::release(buffer);
+  }
+}
+
+/// While one packet is handled, the payload of the next one is prefetched. Its buffer may be free by then.
+TEST(Shm, reference__packets_of_one_burst) {
   ShmEnd a, b;
   const PeerId peer = connect(a, b);
-  auto* buffer = a.arena->alloc(50'000);
-  ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));
-  buffer->revoke_lease();
-  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
-  EXPECT_FALSE(b.intact);
-  ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));  // sent under the next lease
-  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 2; }));
-  EXPECT_TRUE(b.intact);
-  memory::Arena::release(buffer);
+  std::vector<std::string> sent;
+  for (uint32_t i = 0; i < 20; i++) {
+    auto* buffer = a.arena->alloc(12'000);
+    sent.push_back(pattern(i % 3 == 0 ? 40 : 3'000 * (i % 3) + i, i));
+    std::memcpy(buffer->data(), sent.back().data(), sent.back().size());
+    ASSERT_TRUE(a.send(peer, buffer, 0, sent.back().size()));
+    if (i % 5 == 4) memory::Arena::release(buffer);
+  }
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == sent.size(); }));
+  for (uint32_t i = 0; i < sent.size(); i++) {
+    const bool is_lost = i % 5 == 4 && i % 3 != 0;
+    EXPECT_TRUE(is_lost || b.got[i] == sent[i]) << i;
+  }
 }
 
 TEST(Shm, arena_growth__announces_the_new_chunk) {
