@@ -109,7 +109,48 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   commit(now_ns, packet, ticket());
   packets++;
   if (packet.is_control) return Turn::kAsked;
-  return packet.is_retransmission ? Turn::kSentAgain : Turn::kSent;
+  if (packet.is_retransmission) return Turn::kSentAgain;
+  if (packet.slot != nullptr) packets += transmit_parts(now_ns, packet.slot, send, ticket);
+  return Turn::kSent;
+}
+
+/// Sends packets of the slot's long request behind one that transmit_other() has sent, while that would send these
+/// next: nothing is lost, and there is nothing else to send. Leaves the last packet, which may be shorter, to it.
+/// Returns the number of packets.
+template <class Send, class Ticket>
+uint32_t ClientSession::transmit_parts(uint64_t now_ns, ClientSlot* slot, Send& send, Ticket& ticket) {
+  constexpr uint32_t kPacketsMax = 64;
+  Transfer* const transfer = slot->transfer;
+  const bool is_alone = (fresh_mask_ | control_mask_ | detours_) == 0 && send_mask_ == slot->bit;
+  if (!is_alone || transfer == nullptr || slot->phase != ClientSlot::Phase::kSending || !transfer->lost.empty())
+    return 0;
+  const uint32_t payload_bytes = transfer->payload_bytes;
+  const uint32_t credits = credits_of(payload_bytes);
+  const uint32_t limit = server_limit();
+  const uint64_t bulk_bytes = uint64_t{terms_.bulk_packets} * payload_max_;
+  const auto bulk_packets = static_cast<uint32_t>((bulk_bytes + payload_bytes - 1) / payload_bytes);
+  const uint32_t first = transfer->next;
+  const uint32_t bulk_end = first + bulk_packets - std::min<uint32_t>(slot->packets_in_flight, bulk_packets);
+  const uint32_t end = std::min({transfer->packets - 1, transfer->window.end(), bulk_end, first + kPacketsMax});
+  const std::byte* payload = slot->request->data() + request_offset(*transfer, first);
+  uint32_t index = first;
+  for (; index < end && sent_.has_credit() && !sent_.is_full(); index++, payload += payload_bytes) {
+    const uint8_t flags = sent_.in_flight() + credits >= limit ? wire::kWantsCredits : 0;
+    wire::Header header = wire::client_header(wire::Kind::kRequest, flags, remote_key_, next_number(),
+                                              slot->request_number, index, slot->type, transfer->bytes);
+    header.add_payload_code(transfer->payload_code);
+    if (!send(header, payload, payload_bytes, slot->request)) break;
+    sent_.add({.time_ns = now_ns,
+               .index = index,
+               .count = static_cast<uint8_t>(credits),
+               .slot = static_cast<uint8_t>(index_of(*slot)),
+               .kind = SentPacket::Kind::kPart});
+    slot->ticket = ticket();
+  }
+  transfer->next = index;
+  slot->packets_in_flight = static_cast<uint16_t>(slot->packets_in_flight + index - first);
+  long_bytes_sent_ += uint64_t{index - first} * payload_bytes;
+  return index - first;
 }
 
 template <size_t readable, bool is_batched>

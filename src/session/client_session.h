@@ -340,6 +340,8 @@ class TERN_API ClientSession {
   // -- client_send.cc --
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
+  template <class Send, class Ticket>
+  uint32_t transmit_parts(uint64_t now_ns, ClientSlot* slot, Send& send, Ticket& ticket);
   bool prepare(uint64_t now_ns, ClientPacket& packet);
   void prepare_control(ClientPacket& packet);
   void prepare_report(ClientPacket& packet);

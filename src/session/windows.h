@@ -33,6 +33,7 @@ class IndexWindow {
   static constexpr uint32_t kSpan = 1024;
 
   uint32_t base() const { return base_; }
+  uint32_t end() const { return base_ + kSpan; }
   bool is_within(uint32_t index) const { return index - base_ < kSpan; }
   bool contains(uint32_t index) const {
     return index < base_ || (is_within(index) && (bits_[word(index)] & bit(index)) != 0);

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -1128,6 +1129,66 @@ TEST_F(ClientSessionTest, long_request_stays_within_credits_and_its_share) {
   const auto packets = sent();  // a short request does not queue behind the long one
   ASSERT_EQ(packets.size(), 1u);
   EXPECT_EQ(packets[0].header.request_number(), brief->request_number);
+}
+
+/// One turn sends many packets of a long request, as single turns would: in order, within the credits, and nothing is
+/// lost where the transport refuses one.
+TEST_F(ClientSessionTest, packets_of_a_long_request_leave_in_runs) {
+  constexpr uint32_t kPackets = 201, kCredits = 128;
+  ClientTerms terms;
+  terms.bulk_packets = 1000;
+  open(kCredits, terms);
+  warm_up();
+  const ClientSlot* slot = begin((kPackets - 1) * kPayloadMax + 50);
+  std::vector<TestPacket> packets;
+  size_t refused_at = 70;
+  const auto send = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer* buffer) {
+    if (packets.size() == refused_at) return false;
+    packets.push_back({header, std::vector<std::byte>(data, data + bytes)});
+    EXPECT_EQ(buffer, bytes != 0 ? slot->request : nullptr);
+    return true;
+  };
+  const uint64_t before = session_->long_bytes_sent();
+  uint32_t count = 0, turns = 0;
+  const auto transmit = [&] {
+    ClientSession::Turn turn;
+    do {
+      turn = session_->transmit(
+          now_, send, [&] { return ++ticket_; }, count);
+      turns++;
+    } while (turn >= ClientSession::Turn::kSent);
+    session_->check_invariants();
+    EXPECT_EQ(count, packets.size());
+    EXPECT_EQ(slot->ticket + (packets.back().header.kind() == Kind::kProbe), ticket_);
+    return turn;
+  };
+  EXPECT_EQ(transmit(), ClientSession::Turn::kRefused);
+  EXPECT_EQ(packets.size(), refused_at);
+  EXPECT_EQ(session_->packets_in_flight(), refused_at);
+  EXPECT_EQ(session_->long_bytes_sent() - before, refused_at * kPayloadMax);
+  EXPECT_LT(turns, 10u) << "the ring of sent packets grows some times";
+  refused_at = SIZE_MAX;
+  EXPECT_EQ(transmit(), ClientSession::Turn::kNothing);
+  EXPECT_EQ(packets.size(), kCredits);
+  const uint32_t first = packets[0].header.number();
+  std::vector<uint32_t> others(kCredits - 1);
+  std::iota(others.begin(), others.end(), first);
+  credit(first + kCredits - 1, others);
+  EXPECT_EQ(transmit(), ClientSession::Turn::kNothing);
+  ASSERT_EQ(packets.size(), kPackets + 1);
+  EXPECT_EQ(packets[kPackets].header.kind(), Kind::kProbe);
+  for (uint32_t i = 0; i < kPackets; i++) {
+    const wire::Header& header = packets[i].header;
+    EXPECT_EQ(header.number(), first + i);
+    EXPECT_EQ(header.index(), i);
+    EXPECT_EQ(header.message_bytes(), slot->request->length_bytes);
+    EXPECT_EQ(header.payload_code(), packets[0].header.payload_code());
+    EXPECT_EQ(header.request_number(), slot->request_number);
+    const int wants_credits = i == kCredits - 1 ? wire::kWantsCredits : 0;
+    EXPECT_EQ(header.flags(), (i == 0 ? wire::kFirst : 0) | wants_credits) << i;
+    EXPECT_EQ(packets[i].payload.size(), i == kPackets - 1 ? 50 : kPayloadMax);
+    EXPECT_EQ(packets[i].payload[0], static_cast<std::byte>(i * kPayloadMax * 7 + 1)) << i;
+  }
 }
 
 TEST_F(ClientSessionTest, cancels_leave_before_short_requests_and_these_before_long_ones) {
