@@ -121,8 +121,8 @@ const char* refusal_text(Refusal refusal) {
     case Refusal::kNoCommonVersion:
       return "no common protocol version; bring both sides to releases that share one";
     case Refusal::kTransportMismatch:
-      return "the endpoints use different transports, or versions of one; make both with the same Rpc<Transport> and "
-             "release";
+      return "the endpoints use different transports, or versions of one; use the same Rpc<Transport> and the same "
+             "release of tern on both sides";
     case Refusal::kMtuMismatch:
       return "MTU: full-size packets do not pass between the endpoints; lower the transport's datagram size";
     case Refusal::kEndpointClosing:

@@ -143,16 +143,14 @@ TEST_F(ShmAttack, references_to_memory_that_is_not_there) {
   RawPeer peer(identity_);
   ASSERT_NO_FATAL_FAILURE(peer.join());
   for (int i = 0; i < 20'000 && peer.wait_for_room(); i++) {
-    struct Reference {
-      uint32_t chunk, lease;
-      uint64_t offset;
-      uint32_t data_offset, bytes;
-    } reference{random_.below(4), random_.below(4), random_.next() >> random_.below(64), random_.below(4096),
-                static_cast<uint32_t>(random_.next() >> random_.below(64))};
+    const shm::Reference reference = {random_.below(4), random_.below(4), random_.next() >> random_.below(64),
+                                      random_.below(4096), static_cast<uint32_t>(random_.next() >> random_.below(64))};
     Header header = wire::client_header(Kind::kRequest, wire::kFirst, random_.below(8), static_cast<uint32_t>(i), 0,
                                         wire::kNoDeadline, kEcho, reference.bytes);
-    header.set_length_and_flags(wire::kHeaderBytes + sizeof(reference), wire::kByReference);
-    peer.put(header, {reinterpret_cast<const char*>(&reference), sizeof(reference)});
+    header.set_length_and_flags(wire::kHeaderBytes + shm::kReferenceBytes, wire::kByReference);
+    alignas(8) std::byte cell[shm::kCellBytes] = {};
+    shm::put_reference(cell, reference);
+    peer.put(header, {reinterpret_cast<const char*>(cell) + shm::kPayloadOffset, shm::kReferenceBytes});
   }
 }
 
@@ -195,8 +193,8 @@ TEST_F(ShmAttack, connect_requests_of_peers_that_do_not_exist) {
     ManagementMessage request = connect_request(random_, stranger.address(), "shm");
     request.terms.payload_bytes_max = wire::kPayloadBytesMax;
     request.terms.address_bytes = sizeof(shm::Identity);
-    for (size_t i = 0; i < sizeof(shm::Identity); i++)
-      request.terms.address[i] = static_cast<std::byte>(random_.next());
+    const shm::Identity nobody = *shm::make_identity();
+    std::copy(nobody.begin(), nobody.end(), request.terms.address.begin());
     return request;
   };
   std::vector<ManagementMessage> requests;

@@ -22,7 +22,7 @@ TEST_P(Calls, echo_around_each_size_limit_keeps_all_bytes) {
   std::vector<size_t> sizes;
   // Sizes around cells of 64 B, around payloads of a 1400 B datagram, of pages and of packets by reference.
   for (size_t size = 0; size <= 130; size++) sizes.push_back(size);
-  for (size_t edge : {512, 1024, 1376, 1400, 2 * 1376, 4096, 8 * 1376, 65536, 2 * 65536}) {
+  for (size_t edge : {512, 1024, 1376, 1400, 2016, 2 * 1376, 4096, 8192, 8 * 1376, 65536, 2 * 65536}) {
     for (size_t size = edge - 9; size <= edge + 9; size++) sizes.push_back(size);
   }
   for (size_t size : {1u << 20, (1u << 20) + 1, 8u << 20}) sizes.push_back(size);

@@ -16,7 +16,7 @@ template <class InnerOptions>
 struct FaultyOptions {
   /// The options of the transport below.
   InnerOptions inner;
-  /// Lost. A payload that travels by reference is lost with this probability for each 4 KiB of it.
+  /// Lost. A payload by reference of more than 8 KiB is lost with this probability for each 4 KiB of it.
   double drop = 0;
   /// Delivered again, up to `delay_max` later.
   double duplicate = 0;

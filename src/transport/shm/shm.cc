@@ -177,8 +177,8 @@ bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
   return true;
 }
 
-/// Opens a record that has no packet in its cells: a packet by reference, or padding. A header that stands for a
-/// payload in cells replaces `header` if the payload has been copied.
+/// Opens a record that has no packet in its cells: a packet by reference, or padding. If the payload has been copied,
+/// `header` becomes that of a packet in cells.
 ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, wire::Header& header, uint64_t position) {
   const std::byte* const cell = peer.in.cell_at(position);
   const uint64_t left = peer.in.bytes_to_end(position);
@@ -203,11 +203,12 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, wire::Header& header, uint64_t
     counters_.packets_received--;
     return {{}, record};
   }
+  peer.reference_bytes += reference.bytes;
   prefetch_reference(peer, position + record);
   const Payload payload = {buffer->data() + reference.data_offset, reference.bytes, &buffer->lease,
                            reference.lease_value};
-  // After a failed copy the visitor tries again, fails as well, and counts the loss.
-  if (payload.bytes > kCopiedBytesMax || !payload.copy_to(scratch_.bytes)) return {payload, record};
+  // If the copy fails, the visitor's copy counts the loss.
+  if (payload.bytes > kCopiedReferenceBytesMax || !payload.copy_to(scratch_.bytes)) return {payload, record};
   header.clear_flags(wire::kByReference);
   header.set_length_and_flags(wire::kHeaderBytes + payload.bytes, 0);
   return {{scratch_.bytes, payload.bytes, nullptr, 0}, record};

@@ -134,7 +134,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
   /// Payloads by reference up to this length are copied to private memory before their packet is visited. The visitor
   /// then has the common case. Longer ones are copied by the visitor, to where their message is.
-  static constexpr uint32_t kCopiedBytesMax = 8192;
+  static constexpr uint32_t kCopiedReferenceBytesMax = 8192;
   /// The beginning of the next packet's payload by reference that comes into the cache while a packet is visited.
   static constexpr uint32_t kPrefetchedBytes = 1024;
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
@@ -233,7 +233,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   /// The subject of an event of the epoll set.
   enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending, kRetry };
 
-  static_assert(shm::kInlinePayloadBytes <= kCopiedBytesMax);
+  static_assert(shm::kInlinePayloadBytes <= kCopiedReferenceBytesMax);
 
   /// A record whose packet is not in its cells.
   struct Opened {
@@ -255,14 +255,13 @@ class TERN_API ShmImpl : public DefaultMembers {
     touched_[touched_count_++] = &peer;
   }
 
-  /// Reads about kPeerBurstPackets cells, or fewer up to the end of the ring. There must be at least one record.
+  /// Reads kPeerBurstPackets records, or fewer up to the end of the ring. There must be at least one record.
   template <class Visit>
   [[gnu::always_inline]] size_t drain(Peer& peer, Visit visit) {
     shm::Inbound& in = peer.in;
     uint64_t position = in.position;
     const std::byte* cell = in.cell_at(position);
-    const std::byte* const end =
-        cell + std::min<uint64_t>(kPeerBurstPackets * shm::kCellBytes, in.bytes_to_end(position));
+    const std::byte* end = cell + std::min<uint64_t>(kPeerBurstPackets * shm::kCellBytes, in.bytes_to_end(position));
     std::byte* const copy = private_space();
     if constexpr (BurstVisitor<Visit>) visit.begin_burst();
     if constexpr (AheadVisitor<Visit>) look_ahead(cell, end, position, visit);
@@ -280,6 +279,7 @@ class TERN_API ShmImpl : public DefaultMembers {
         position += record;
         cell += record;
         more_cells += record / shm::kCellBytes - 1;
+        end += std::min<uint64_t>(record - shm::kCellBytes, static_cast<uint64_t>(in.cells_end() - end));
         if (peer.reference_bytes >= kBurstReferenceBytes) {
           peer.reference_bytes = 0;
           break;
@@ -333,7 +333,6 @@ class TERN_API ShmImpl : public DefaultMembers {
     // The visitor may take microseconds, in which the next record can come into the cache.
     __builtin_prefetch(peer.in.cell_at(position + opened.record_bytes));
     if (opened.payload.data != nullptr) visit(header, opened.payload);
-    if (opened.payload.lease != nullptr) peer.reference_bytes += opened.payload.bytes;
     return opened.record_bytes;
   }
 
@@ -408,7 +407,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   }
 
   struct alignas(64) Scratch {
-    std::byte bytes[kCopiedBytesMax];  ///< the private copy of the payload that is being visited
+    std::byte bytes[kCopiedReferenceBytesMax];  ///< the private copy of the payload that is being visited
   };
 
   // Fields that every packet touches come first.

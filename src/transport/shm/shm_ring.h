@@ -226,6 +226,7 @@ struct Inbound {
   }
 
   const std::byte* cell_at(uint64_t at) const { return cells + (at & offset_mask); }
+  const std::byte* cells_end() const { return cells + offset_mask + kCellBytes; }
   bool has_input() const { return word_at(cell_at(position)).load(std::memory_order_acquire) == position; }
   /// The length from `at` to the end of the ring.
   uint64_t bytes_to_end(uint64_t at) const { return offset_mask + kCellBytes - (at & offset_mask); }

@@ -13,8 +13,6 @@ namespace tern::transport::shm {
 
 namespace {
 
-/// The version of the messages and of the ring's records. 2: records of up to 32 cells, before of up to 16.
-constexpr uint8_t kProtocolVersion = 2;
 constexpr int kSocketPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5; older C libraries do not name it
 constexpr uint8_t kHelloHolds = 1;
 constexpr size_t kMessageBytesMax = 64;

@@ -21,6 +21,9 @@
 
 namespace tern::transport::shm {
 
+/// The version of these messages and of the ring's records. 2: records have up to 32 cells, 16 before.
+inline constexpr uint8_t kProtocolVersion = 2;
+
 /// The name of an endpoint, unique for all time: the protocol's version, and 15 random bytes. The socket's name is made
 /// from it.
 using Identity = std::array<std::byte, 16>;

@@ -87,14 +87,14 @@ class Proxy : public ::testing::Test {
 };
 TYPED_TEST_SUITE(Proxy, Transports, TransportNames);
 
-/// Longer than a packet of any transport, but for shm, where 5000 B are one packet that the server reads in place.
-constexpr size_t kLongSizes[] = {5'000, 20'000, 150'000, 2'000'000};
+/// Longer than a packet of any transport, but for shm, where up to 64 KiB are one packet, and up to 8 KiB are copied.
+constexpr size_t kLongSizes[] = {8'193, 20'000, 150'000, 2'000'000};
 
 TYPED_TEST(Proxy, messages_of_several_packets_pass_without_a_copy) {
   ASSERT_NO_FATAL_FAILURE(this->make({}));
   // Over shm, the first message of a type arrives in memory that peers cannot read.
   if (std::is_same_v<TypeParam, Shm>) {
-    EXPECT_EQ(this->world_.ask(this->session, kProxy, text_of_size(5000), 5000).code(), Code::kOk);
+    EXPECT_EQ(this->world_.ask(this->session, kProxy, text_of_size(9000), 9000).code(), Code::kOk);
   }
   for (const size_t bytes : kLongSizes) this->expect_no_copy(bytes);
   rpc::EndpointCore::of(*this->world_.server).check_invariants();

@@ -47,8 +47,8 @@ class SharedMessages : public ::testing::Test {
 using ShmAndUdp = ::testing::Types<Shm, Udp>;
 TYPED_TEST_SUITE(SharedMessages, ShmAndUdp, TransportNames);
 
-/// Over shm, 5000 B are one packet that the server reads in place. Over UDP they are several packets.
-const size_t kSizes[] = {0, 32, 5000, 150'000};
+/// Over shm, 5000 and 50'000 B are one packet by reference. Over UDP they are several packets.
+const size_t kSizes[] = {0, 32, 5000, 50'000, 150'000};
 
 TYPED_TEST(SharedMessages, calls_of_several_sessions_send_one_message) {
   auto& world = this->world_;
@@ -302,7 +302,7 @@ TYPED_TEST(SharedMessages, taken_request_of_several_packets_is_not_copied) {
   const Session session = world.open();
   EXPECT_TRUE(world.ask(session, kTake, text_of_size(150'000)).status.ok());
   EXPECT_EQ(was_same, !is_private);
-  for (const size_t bytes : {5'000, 150'000}) {
+  for (const size_t bytes : {9'000, 150'000}) {
     EXPECT_TRUE(world.ask(session, kTake, text_of_size(bytes)).status.ok());
     EXPECT_TRUE(was_same) << bytes;
   }

@@ -47,6 +47,7 @@ struct ShmEnd {
       headers.push_back(header);
       std::string bytes(payload.bytes, 0);
       intact = payload.copy_to(reinterpret_cast<std::byte*>(bytes.data()));
+      were_intact.push_back(intact);
       was_reference = payload.lease != nullptr;
       got.push_back(std::move(bytes));
     });
@@ -64,7 +65,8 @@ struct ShmEnd {
   std::unique_ptr<ShmImpl> shm;
   std::vector<wire::Header> headers;
   std::vector<std::string> got;
-  bool intact = true;
+  std::vector<bool> were_intact;
+  bool intact = true;  ///< the last packet
   bool was_reference = false;
 };
 

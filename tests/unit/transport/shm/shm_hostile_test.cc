@@ -85,10 +85,10 @@ struct RawPeer {
     return header.w0;
   }
   void put_reference(uint32_t chunk, uint32_t lease, uint64_t offset, uint32_t data_offset, uint32_t bytes) {
-    std::string descriptor;
-    const auto add = [&](const auto& value) { descriptor.append(reinterpret_cast<const char*>(&value), sizeof value); };
-    add(chunk), add(lease), add(offset), add(data_offset), add(bytes);
-    put(word(wire::kHeaderBytes + descriptor.size(), wire::kByReference), descriptor);
+    alignas(8) std::byte cell[shm::kCellBytes] = {};
+    shm::put_reference(cell, {chunk, lease, offset, data_offset, bytes});
+    put(word(wire::kHeaderBytes + shm::kReferenceBytes, wire::kByReference),
+        {reinterpret_cast<const char*>(cell) + shm::kPayloadOffset, shm::kReferenceBytes});
   }
 
   shm::Identity identity;
@@ -205,9 +205,10 @@ TEST_F(ShmHostile, hello__with_nonsense_is_refused) {
 }
 
 TEST_F(ShmHostile, messages__that_cannot_be_parsed_are_refused) {
-  for (const std::string_view bytes :
-       {std::string_view("\x01", 1), std::string_view("\x01\x01", 2), std::string_view("\x01\x02", 2),
-        std::string_view("\x63\x01", 2), std::string_view("\x03\x01", 2), std::string_view("\x02\x01zz", 4)}) {
+  constexpr char kVersion = shm::kProtocolVersion;
+  for (const std::string& bytes :
+       {std::string{1}, std::string{1, kVersion}, std::string{1, kVersion + 1}, std::string{0x63, kVersion},
+        std::string{3, kVersion}, std::string{2, kVersion, 'z', 'z'}}) {
     RawPeer raw(victim);
     ASSERT_GT(::send(raw.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     EXPECT_TRUE(raw.is_refused(victim));

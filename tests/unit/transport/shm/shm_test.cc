@@ -39,7 +39,8 @@ TEST(Shm, packets__arrive_in_order_with_their_bytes) {
     std::vector<std::string> sent;
     size_t refused = 0;
     while (sent.size() < 5000) {
-      std::string bytes = pattern(random() % 3 == 0 ? random() % 993 : random() % 33, random());
+      std::string bytes =
+          pattern(random() % 3 == 0 ? random() % (shm::kInlinePayloadBytes + 1) : random() % 33, random());
       if (a.send(peer, bytes, static_cast<uint32_t>(sent.size()))) {
         sent.push_back(std::move(bytes));
       } else {
@@ -284,23 +285,27 @@ TEST(Shm, reference__is_refused_after_the_lease) {
   }
 }
 
-/// While one packet is handled, the payload of the next one is prefetched. Its buffer may be free by then.
+/// While one packet is handled, the payload of the next one is prefetched, although its lease may be over.
 TEST(Shm, reference__packets_of_one_burst) {
+  constexpr uint32_t kPackets = 20;
   ShmEnd a, b;
   const PeerId peer = connect(a, b);
+  std::vector<detail::Buffer*> buffers;
   std::vector<std::string> sent;
-  for (uint32_t i = 0; i < 20; i++) {
-    auto* buffer = a.arena->alloc(12'000);
-    sent.push_back(pattern(i % 3 == 0 ? 40 : 3'000 * (i % 3) + i, i));
-    std::memcpy(buffer->data(), sent.back().data(), sent.back().size());
-    ASSERT_TRUE(a.send(peer, buffer, 0, sent.back().size()));
-    if (i % 5 == 4) memory::Arena::release(buffer);
+  for (uint32_t i = 0; i < kPackets; i++) {
+    buffers.push_back(a.arena->alloc(12'000));
+    sent.push_back(pattern(i % 3 == 0 ? 40 : 4'200 * (i % 3) + i, i));  // in a cell, copied, and by reference
+    std::memcpy(buffers[i]->data(), sent[i].data(), sent[i].size());
+    ASSERT_TRUE(a.send(peer, buffers[i], 0, sent[i].size()));
   }
-  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == sent.size(); }));
-  for (uint32_t i = 0; i < sent.size(); i++) {
+  for (uint32_t i = 4; i < kPackets; i += 5) buffers[i]->revoke_lease();
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == kPackets; }));
+  for (uint32_t i = 0; i < kPackets; i++) {
     const bool is_lost = i % 5 == 4 && i % 3 != 0;
+    EXPECT_EQ(b.were_intact[i], !is_lost) << i;
     EXPECT_TRUE(is_lost || b.got[i] == sent[i]) << i;
   }
+  for (auto* buffer : buffers) memory::Arena::release(buffer);
 }
 
 TEST(Shm, arena_growth__announces_the_new_chunk) {

@@ -14,7 +14,7 @@ class ShmImpl;
 }
 
 /// A pair of endpoints has a ring of cache-line cells in a sealed memfd for each direction, which only one side writes.
-/// A payload that is too large for cells is copied once, out of the sender's message buffer.
+/// A payload that is too large for cells is copied out of the sender's message buffer.
 struct Shm {
   static constexpr std::string_view kName = "shm";  ///< the peers' endpoints must have the same
   using Impl = transport::ShmImpl;                  ///< for the library
