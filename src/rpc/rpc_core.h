@@ -117,7 +117,7 @@ class RpcCore final {
   bool is_forked() const { return core_.is_forked(); }
 
  private:
-  /// Most packets of one session in one iteration, so that the other sessions get their turn.
+  /// After this many packets of one session in one iteration the other sessions get their turn.
   static constexpr uint32_t kPacketsPerTurn = 128;
   /// Most calls of receive() before a handler that takes long. They can receive more packets than all sessions of a
   /// busy server have in flight.
