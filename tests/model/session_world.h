@@ -381,12 +381,13 @@ class World {
     if (client_->state() != session::ClientSession::State::kOpen) return;
     for (uint32_t round = 0;; round++) {
       bool has_moved = begin_calls();
-      uint32_t data_packets = 0;
+      uint32_t data_packets = 0, counted = 0;
       const auto send_it = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
         if (refuses_sends_) return false;
         const wire::Kind kind = header.kind();
         const bool needs_credit = kind == wire::Kind::kRequest || kind == wire::Kind::kRfr;
-        // One turn may send several packets; it counts them at its end.
+        // One turn may send several packets, and count them at its end.
+        if (std::exchange(counted, client_->credits_in_flight()) != client_->credits_in_flight()) data_packets = 0;
         if (needs_credit && client_->credits_in_flight() + data_packets++ >= client_->credit_limit()) {
           fail("a packet without a credit");
         }

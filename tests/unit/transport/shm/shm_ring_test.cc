@@ -153,6 +153,7 @@ TEST_F(RingTest, hostile_consumed__is_ignored) {
 }
 
 TEST_F(RingTest, put_reference__every_field_arrives) {
+  attach(1000 * kCellBytes);
   const Reference sent = {0x01234567, 0x89abcdef, 0x0123456789abcdef, 0xfedcba98, 0x76543210};
   wire::Header header = {wire::shape_of(wire::Kind::kRequest, wire::kFirst), 17, 4711};
   header.set_length_and_flags(wire::kHeaderBytes + kReferenceBytes, wire::kByReference);
