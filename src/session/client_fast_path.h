@@ -1,4 +1,5 @@
-// The common case of a client session, inline: a call of one packet begins, leaves, and is answered in order.
+// The common case of a client session, inline: a call of one packet begins, leaves, and is answered in order. And the
+// packets that are sent one behind the other: of other kinds, and of a long request.
 // Session layer. client_session.h includes this file.
 #pragma once
 

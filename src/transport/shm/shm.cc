@@ -250,10 +250,11 @@ void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
   for (; at < end; at += kCellBytes) __builtin_prefetch(at);
 }
 
-/// Tells the peer how far its ring has been read, and wakes it if it sleeps because it found the ring full. This cannot
-/// wait for flush(), which does nothing in an iteration that sends nothing. Called once an eighth of the ring.
-void ShmImpl::publish(Peer& peer) {
-  peer.in.publish();
+/// Tells the peer that its ring has been read up to `position`, and wakes it if it sleeps because it found the ring
+/// full. This cannot wait for flush(), which does nothing in an iteration that sends nothing. Called once an eighth of
+/// the ring.
+void ShmImpl::publish(Peer& peer, uint64_t position) {
+  peer.in.publish(position);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_asleep(peer);
 }

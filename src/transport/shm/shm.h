@@ -214,7 +214,7 @@ class TERN_API ShmImpl : public DefaultMembers {
     bool is_active = false;       ///< on active_, otherwise on others_ (when kReady or kHungUp)
     bool is_recent = false;       ///< the peer has sent since the clock's hand last passed
     shm::Inbound in;
-    uint32_t reference_bytes = 0;  ///< bytes visited by reference since they last ended a burst
+    uint32_t reference_bytes = 0;  ///< bytes of payloads by reference since they last ended a burst
     Stage stage = Stage::kFree;
     PeerId id = 0;
     uint32_t references = 0;  ///< connect() minus disconnect()
@@ -280,6 +280,7 @@ class TERN_API ShmImpl : public DefaultMembers {
         cell += record;
         more_cells += record / shm::kCellBytes - 1;
         end += std::min<uint64_t>(record - shm::kCellBytes, static_cast<uint64_t>(in.cells_end() - end));
+        if (in.is_publication_due(position)) publish(peer, position);
         if (peer.reference_bytes >= kBurstReferenceBytes) {
           peer.reference_bytes = 0;
           break;
@@ -290,8 +291,8 @@ class TERN_API ShmImpl : public DefaultMembers {
     in.position = position;
     peer.is_recent = true;
     counters_.packets_received += records;
-    if (in.is_publication_due()) [[unlikely]]
-      publish(peer);
+    if (in.is_publication_due(position)) [[unlikely]]
+      publish(peer, position);
     return records;
   }
 
@@ -346,7 +347,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   const detail::Buffer* open_reference(Peer& peer, const shm::Reference& reference);
   static void prefetch_reference(const Peer& peer, uint64_t position);
   void look_for_chunks(Peer& peer);
-  void publish(Peer& peer);
+  void publish(Peer& peer, uint64_t position);
   void wake_peer(Peer& peer, uint32_t sleep);
   void tell_later(Peer& peer);
   void poll_others();

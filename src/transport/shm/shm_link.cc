@@ -130,7 +130,7 @@ void ShmImpl::attach(Peer& peer, const shm::Hello& hello, const std::byte* in, c
   const auto* control = reinterpret_cast<const shm::RingControl*>(in);
   peer.out.attach(link.out.mapping.data(), options_.ring_cells, link.out_start, &control->consumed);
   peer.in.attach(in, hello.ring_cells, hello.ring_start, consumed_of(link.out.mapping));
-  peer.in.publish();
+  peer.in.publish(peer.in.position);
   peer.doorbell = &doorbell->sleep;
   peer.woken_sleep = 0;
   peer.is_refused = false;

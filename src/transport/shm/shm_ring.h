@@ -207,8 +207,8 @@ struct Inbound {
   uint64_t position = 1;  ///< position of the next record
   const std::byte* cells = kNoCell;
   uint64_t offset_mask = 0;
-  uint64_t published = 1;               ///< the `position` that the sender can see
-  uint64_t publish_bytes = UINT64_MAX;  ///< `position` is published when it is ahead by this: an eighth of the ring
+  uint64_t published = 1;               ///< the position that the sender can see
+  uint64_t publish_bytes = UINT64_MAX;  ///< a position is published when it is ahead by this: an eighth of the ring
   std::atomic<uint64_t>* consumed = nullptr;  ///< in our own memory
 
   void attach(const std::byte* region, uint32_t ring_cells, uint64_t start, std::atomic<uint64_t>* own_consumed) {
@@ -230,10 +230,11 @@ struct Inbound {
   bool has_input() const { return word_at(cell_at(position)).load(std::memory_order_acquire) == position; }
   /// The length from `at` to the end of the ring.
   uint64_t bytes_to_end(uint64_t at) const { return offset_mask + kCellBytes - (at & offset_mask); }
-  bool is_publication_due() const { return position - published >= publish_bytes; }
-  void publish() {
-    published = position;
-    consumed->store(position, std::memory_order_release);
+  /// `at`: the position up to which the ring has been read.
+  bool is_publication_due(uint64_t at) const { return at - published >= publish_bytes; }
+  void publish(uint64_t at) {
+    published = at;
+    consumed->store(at, std::memory_order_release);
   }
 };
 

@@ -17,6 +17,44 @@ bool is_readable(ShmEnd& end, int timeout_ms = 0) {
   return ::poll(&ready, 1, timeout_ms) == 1;
 }
 
+constexpr size_t kLongRecord = 1980;  // 32 cells
+
+TEST(ShmBackPressure, a_burst_has_32_records_of_any_length) {
+  ShmImpl::Options options;
+  options.ring_cells = 4096;
+  ShmEnd a(options), b(options);
+  const PeerId peer = connect(a, b);
+  for (const size_t len : {size_t{20}, kLongRecord}) {
+    for (int i = 0; i < 40; i++) ASSERT_TRUE(a.send(peer, pattern(len, 1)));
+    a->flush();
+    b.got.clear();
+    b.receive();
+    EXPECT_EQ(b.got.size(), 32u) << len;
+    b.receive();
+    EXPECT_EQ(b.got.size(), 40u) << len;
+  }
+}
+
+/// A sender that waits for space need not wait until a burst of slow handlers has ended.
+TEST(ShmBackPressure, space_is_told_within_a_burst_of_long_records) {
+  ShmImpl::Options options;
+  options.ring_cells = 256;
+  ShmEnd a(options), b(options);
+  const PeerId peer = connect(a, b);
+  size_t sent = 0;
+  while (a.send(peer, pattern(kLongRecord, 1))) sent++;
+  a->flush();
+  size_t seen = 0, seen_at_space = 0;
+  b->receive([&](const wire::Header&, const Payload&) {
+    seen++;
+    if (seen_at_space == 0 && a.send(peer, pattern(kLongRecord, 1))) seen_at_space = seen;
+  });
+  EXPECT_GT(sent, 5u);
+  EXPECT_GE(seen, sent - 1);
+  EXPECT_GT(seen_at_space, 0u);
+  EXPECT_LT(seen_at_space, 4u);
+}
+
 /// A peer closes connections whose hello it waits for if one process has many of them. The peer has not ended then.
 TEST(ShmBackPressure, a_connection_that_is_closed_before_its_hello_is_made_again) {
   ShmEnd a, b;

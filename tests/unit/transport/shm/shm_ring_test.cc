@@ -19,7 +19,7 @@ struct RingTest : testing::Test {
   void attach(uint64_t start) {
     outbound.attach(forward->bytes, kCells, start, &control()->consumed);
     inbound.attach(forward->bytes, kCells, start, &control()->consumed);
-    inbound.publish();
+    inbound.publish(inbound.position);
   }
   RingControl* control() { return reinterpret_cast<RingControl*>(backward->bytes); }
   bool put(const std::string& payload) {
@@ -40,7 +40,7 @@ struct RingTest : testing::Test {
       EXPECT_LE(record, inbound.bytes_to_end(inbound.position));
       payload.assign(reinterpret_cast<const char*>(cell + kPayloadOffset), header.length() - wire::kHeaderBytes);
       inbound.position += record;
-      if (inbound.is_publication_due()) inbound.publish();
+      if (inbound.is_publication_due(inbound.position)) inbound.publish(inbound.position);
       return true;
     }
     return false;
