@@ -25,34 +25,40 @@ TEST(ShmBackPressure, a_burst_has_32_records_of_any_length) {
   ShmEnd a(options), b(options);
   const PeerId peer = connect(a, b);
   for (const size_t len : {size_t{20}, kLongRecord}) {
-    for (int i = 0; i < 40; i++) ASSERT_TRUE(a.send(peer, pattern(len, 1)));
-    a->flush();
-    b.got.clear();
-    b.receive();
-    EXPECT_EQ(b.got.size(), 32u) << len;
-    b.receive();
-    EXPECT_EQ(b.got.size(), 40u) << len;
+    size_t longest = 0;
+    for (int round = 0; round < 4; round++) {  // a burst ends at the ring's end, too
+      for (int i = 0; i < 40; i++) ASSERT_TRUE(a.send(peer, pattern(len, 1)));
+      a->flush();
+      for (size_t before = 0; b.got.size() < 40; before = b.got.size()) {
+        b.receive();
+        longest = std::max(longest, b.got.size() - before);
+      }
+      b.got.clear();
+    }
+    EXPECT_EQ(longest, 32u) << len;
   }
 }
 
 /// A sender that waits for space need not wait until a burst of slow handlers has ended.
 TEST(ShmBackPressure, space_is_told_within_a_burst_of_long_records) {
-  ShmImpl::Options options;
-  options.ring_cells = 256;
-  ShmEnd a(options), b(options);
+  ShmEnd a, b;
   const PeerId peer = connect(a, b);
-  size_t sent = 0;
-  while (a.send(peer, pattern(kLongRecord, 1))) sent++;
-  a->flush();
-  size_t seen = 0, seen_at_space = 0;
-  b->receive([&](const wire::Header&, const Payload&) {
-    seen++;
-    if (seen_at_space == 0 && a.send(peer, pattern(kLongRecord, 1))) seen_at_space = seen;
-  });
-  EXPECT_GT(sent, 5u);
-  EXPECT_GE(seen, sent - 1);
-  EXPECT_GT(seen_at_space, 0u);
-  EXPECT_LT(seen_at_space, 4u);
+  const auto send = [&] { return a.send(peer, pattern(kLongRecord, 1)); };
+  size_t long_bursts = 0;
+  for (int round = 0; round < 6; round++) {  // a burst ends at the ring's end, too
+    while (send()) continue;
+    a->flush();
+    size_t seen = 0, seen_at_space = 0;
+    b->receive([&](const wire::Header&, const Payload&) {
+      seen++;
+      if (seen_at_space == 0 && send()) seen_at_space = seen;
+    });
+    if (seen < 16) continue;
+    long_bursts++;
+    EXPECT_GT(seen_at_space, 0u);
+    EXPECT_LE(seen_at_space, 8u) << "two eighths of a ring of 32 records";
+  }
+  EXPECT_GT(long_bursts, 1u);
 }
 
 /// A peer closes connections whose hello it waits for if one process has many of them. The peer has not ended then.
