@@ -1,5 +1,5 @@
-// The common case of a client session, inline: a call of one packet begins, leaves, and is answered in order. And the
-// packets that are sent one behind the other: of other kinds, and of a long request.
+// The common case of a client session, inline: a call of one packet begins, leaves, and is answered in order.
+// Also the functions that send all other packets, because `send` is their template parameter.
 // Session layer. client_session.h includes this file.
 #pragma once
 
@@ -116,8 +116,8 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
 }
 
 /// Sends packets of the slot's long request behind one that transmit_other() has sent, while that would send these
-/// next: nothing is lost, and there is nothing else to send. Leaves the last packet, which may be shorter, to it.
-/// Returns the number of packets.
+/// next: nothing is lost, and there is nothing else to send. The last packet of the request, which may be shorter, is
+/// left to transmit_other(). Returns the number of packets.
 template <class Send, class Ticket>
 uint32_t ClientSession::transmit_parts(uint64_t now_ns, ClientSlot* slot, Send& send, Ticket& ticket) {
   constexpr uint32_t kPacketsMax = 64;
