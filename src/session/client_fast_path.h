@@ -115,6 +115,11 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   return Turn::kSent;
 }
 
+inline bool ClientSession::may_send_part(const ClientSlot& slot) const {
+  const uint64_t bytes_in_flight = uint64_t{slot.packets_in_flight} * slot.transfer->payload_bytes;
+  return bytes_in_flight < uint64_t{terms_.bulk_packets} * payload_max_;
+}
+
 /// Sends packets of the slot's long request behind one that transmit_other() has sent, while that would send these
 /// next: nothing is lost, and there is nothing else to send. The last packet of the request, which may be shorter, is
 /// left to transmit_other(). Returns the number of packets.
@@ -128,14 +133,11 @@ uint32_t ClientSession::transmit_parts(uint64_t now_ns, ClientSlot* slot, Send& 
   const uint32_t payload_bytes = transfer->payload_bytes;
   const uint32_t credits = credits_of(payload_bytes);
   const uint32_t limit = server_limit();
-  const uint64_t bulk_bytes = uint64_t{terms_.bulk_packets} * payload_max_;
-  const auto bulk_packets = static_cast<uint32_t>((bulk_bytes + payload_bytes - 1) / payload_bytes);
   const uint32_t first = transfer->next;
-  const uint32_t bulk_end = first + bulk_packets - std::min<uint32_t>(slot->packets_in_flight, bulk_packets);
-  const uint32_t end = std::min({transfer->packets - 1, transfer->window.end(), bulk_end, first + kPacketsMax});
+  const uint32_t end = std::min({transfer->packets - 1, transfer->window.end(), first + kPacketsMax});
   const std::byte* payload = slot->request->data() + request_offset(*transfer, first);
   uint32_t index = first;
-  for (; index < end && sent_.has_credit() && !sent_.is_full(); index++, payload += payload_bytes) {
+  for (; index < end && may_send_part(*slot) && sent_.has_credit() && !sent_.is_full(); index++) {
     const uint8_t flags = sent_.in_flight() + credits >= limit ? wire::kWantsCredits : 0;
     wire::Header header = wire::client_header(wire::Kind::kRequest, flags, remote_key_, next_number(),
                                               slot->request_number, index, slot->type, transfer->bytes);
@@ -146,10 +148,11 @@ uint32_t ClientSession::transmit_parts(uint64_t now_ns, ClientSlot* slot, Send& 
                .count = static_cast<uint8_t>(credits),
                .slot = static_cast<uint8_t>(index_of(*slot)),
                .kind = SentPacket::Kind::kPart});
+    slot->packets_in_flight++;
     slot->ticket = ticket();
+    payload += payload_bytes;
   }
   transfer->next = index;
-  slot->packets_in_flight = static_cast<uint16_t>(slot->packets_in_flight + index - first);
   long_bytes_sent_ += uint64_t{index - first} * payload_bytes;
   return index - first;
 }

@@ -137,9 +137,7 @@ bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, Clien
 }
 
 bool ClientSession::prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
-  const ClientSlot* slot = slots_[slot_index];
-  const uint64_t bytes_in_flight = uint64_t{slot->packets_in_flight} * slot->transfer->payload_bytes;
-  if (bytes_in_flight >= uint64_t{terms_.bulk_packets} * payload_max_) return false;
+  if (!may_send_part(*slots_[slot_index])) return false;
   prepare_request(now_ns, slot_index, index, packet);
   return true;
 }

@@ -348,6 +348,7 @@ class TERN_API ClientSession {
   void prepare_path_probe(ClientPacket& packet);
   void prepare_request(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
   bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
+  bool may_send_part(const ClientSlot& slot) const;
   bool prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
   bool prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
   uint32_t rfr_packets_max(const Transfer& transfer) const;
