@@ -60,8 +60,9 @@ struct SessionInfo {
   Duration round_trip_last{0};     ///< the newest; one of each burst is measured. 0: not known yet
   uint64_t packets_sent = 0;       ///< of all kinds
   uint64_t packets_received = 0;   ///< sent by the peer, up to the newest that has arrived; lost ones count
-  uint64_t long_bytes_sent = 0;    ///< payload of messages of more than one packet, retransmissions included
-  uint64_t long_bytes_received = 0;  ///< payload of messages of more than one packet
+  /// Payload of messages that do not fit one packet of the size with which the session began, retransmissions included.
+  uint64_t long_bytes_sent = 0;
+  uint64_t long_bytes_received = 0;  ///< payload of such messages that has arrived
   /// Of a client: the present rate limit of its congestion controller or of SessionOptions::rate_bytes_per_sec, headers
   /// included. UINT64_MAX: no limit.
   uint64_t rate_bytes_per_sec = UINT64_MAX;

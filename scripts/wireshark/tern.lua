@@ -14,7 +14,7 @@ local MESSAGE_BYTES_MAX = 0x40000000
 local RFR_PACKETS_MAX = 32
 local REQUEST, RFR, PROBE, CANCEL, REPORT, PATH_PROBE = 1, 2, 3, 4, 5, 6
 local RESPONSE, CR, CANCELLED, PATH_REPLY = 8, 9, 10, 11
-local FIRST, FAILURE, ECN_ECHO, NO_ECHO, RESERVED_FLAG = 1, 8, 16, 32, 128
+local FIRST, FAILURE, ECN_ECHO, NO_ECHO, TAKES_WHOLE = 1, 8, 16, 32, 128
 
 local kinds = {
   [REQUEST] = "Request", [RFR] = "RFR", [PROBE] = "Probe", [CANCEL] = "Cancel", [REPORT] = "Report",
@@ -49,6 +49,7 @@ local data = {
   ecn_echo = ProtoField.bool("tern.flags.ecn_echo", "ECN echo", 8, nil, 16),
   no_echo = ProtoField.bool("tern.flags.no_echo", "No echo", 8, nil, 32),
   paired = ProtoField.bool("tern.flags.paired", "One address and port pair", 8, nil, 64),
+  takes_whole = ProtoField.bool("tern.flags.takes_whole", "Takes a whole response", 8, nil, 128),
   length = ProtoField.uint16("tern.length", "Length"),
   session_key = ProtoField.uint32("tern.session_key", "Session key of the receiver", base.HEX),
   packet_number = ProtoField.uint24("tern.packet_number", "Packet number"),
@@ -274,7 +275,7 @@ local function read_header(tvb, at)
   local function has(flag) return math.floor(header.flags / flag) % 2 == 1 end
   header.from_client = header.kind < 8
   header.first, header.failure, header.no_echo = has(FIRST), has(FAILURE), has(NO_ECHO)
-  header.ecn_echo, header.reserved_flag = has(ECN_ECHO), has(RESERVED_FLAG)
+  header.ecn_echo, header.takes_whole = has(ECN_ECHO), has(TAKES_WHOLE)
   if header.from_client then
     header.payload_code = header.hold
     header.index = low % 0x200000
@@ -299,7 +300,7 @@ end
 -- The error in a plausible packet, or nil.
 local function problem_of(header)
   local kind, payload = header.kind, header.length - HEADER_BYTES
-  if header.reserved_flag then return "a reserved bit is set (clause 2.4.2)" end
+  if header.takes_whole and kind ~= REQUEST then return "only a request has this flag (clause 2.4.2)" end
   if header.from_client and header.payload_code ~= 0 and kind ~= REQUEST and kind ~= RFR then
     return "this kind has no payload code (clause 5.1.1)"
   end
@@ -433,7 +434,7 @@ local function add_header(tree, tvb, header)
   tree:add(data.kind, tvb(at, 1))
   tree:add(data.version, tvb(at, 1))
   local flags = tree:add(data.flags, tvb(at + 1, 1))
-  for _, name in ipairs({"first", "by_reference", "wants_credits", "failure", "ecn_echo", "no_echo", "paired"}) do
+  for _, name in ipairs({"first", "by_reference", "wants_credits", "failure", "ecn_echo", "no_echo", "paired", "takes_whole"}) do
     flags:add(data[name], tvb(at + 1, 1))
   end
   tree:add_le(data.length, tvb(at + 2, 2))

@@ -40,7 +40,9 @@ struct alignas(64) ClientBusy {
   uint64_t receiving_ask_at_ns = 0;  ///< time at which all slots in kReceiving send their next probe
   uint64_t gap_ask_again_ns = 0;     ///< earliest time at which another gap in the server's numbers causes probes
   uint64_t largest_part = 0;         ///< number of the newest RFR that a response packet has answered
+  uint64_t next_miss_ns = 0;         ///< earliest time at which ClientSession::note_miss() counts again
   uint32_t awaited_packets = 0;      ///< response packets that were asked for and have not arrived
+  uint8_t transfer_cursor = 0;       ///< slot of the long message whose turn is next
 };
 
 /// The memory and the limits that the client sessions of one endpoint share.

@@ -19,7 +19,7 @@ inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buf
   if (free == 0) [[unlikely]]
     return nullptr;
   ClientSlot* slot = slots_[std::countr_zero(free)];
-  if (slot == nullptr || request->length_bytes > short_bytes_max_) [[unlikely]]
+  if (slot == nullptr || request->length_bytes >= short_bytes_end_) [[unlikely]]
     return nullptr;
   take_slot(slot, request, response, type, fresh_mask_);
   return slot;
@@ -44,6 +44,10 @@ inline void ClientSession::release_slot(ClientSlot* slot) {
     forget_packets(index);
   if (slot->transfer != nullptr) [[unlikely]]
     drop_transfer(slot);
+  if (slot->whole_code != 0) [[unlikely]] {
+    free_space(*slot);
+    slot->whole_code = 0;
+  }
   slot->phase = ClientSlot::Phase::kFree;
   fresh_mask_ &= ~bit(index);
   send_mask_ &= ~bit(index);

@@ -63,7 +63,10 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
   }
   if (busy_ == nullptr) return PathVerdict::kDropped;
   const bool is_of_search = busy_->size_search.confirm(sizes_, echo, payload_bytes, now_ns);
-  if (is_of_search) clear_large_probe();
+  if (is_of_search) {
+    clear_large_probe();
+    misses_ = 0;
+  }
   const bool is_of_check = busy_->path_check.is_of_check(echo) && payload_bytes == payload_max_;
   if (!is_of_search && !is_of_check) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);

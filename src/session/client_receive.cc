@@ -176,15 +176,16 @@ void ClientSession::note_answer(ClientSlot* slot, const wire::Header& header, ui
   on_echo(header, index_of(*slot), now_ns);
 }
 
-/// Handles packet 0 of a response, which has the whole response, or its size and its first part (clause 5.3).
+/// Handles packet 0 of a response, which has the whole response, or its size and its first part (clauses 5.3, 5.3.3).
 ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Header& header,
                                                const transport::Payload& payload, uint64_t now_ns) {
   const uint32_t bytes = header.size_or_index();
-  const bool is_long = bytes > payload_max_;
+  const bool is_whole = payload.bytes == bytes && bytes <= wire::payload_of_code(slot->whole_code);
+  const bool is_long = bytes > payload_max_ && !is_whole;
   if (bytes > wire::kMessageBytesMax || payload.bytes != (is_long ? payload_max_ : bytes)) {
     return dropped(Drop::kMalformed);
   }
-  if (slot->phase == Phase::kReceiving && bytes == slot->response_bytes) {
+  if (slot->phase == Phase::kReceiving && bytes == slot->response_bytes && !is_whole) {
     // The packet was sent again and answers a probe. Its data is here already.
     note_server_packet(header, now_ns);
     on_echo(header, index_of(*slot), now_ns);
@@ -199,6 +200,12 @@ ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Hea
   on_echo(header, index_of(*slot), now_ns);
   if (is_long) return begin_receiving(slot, bytes, now_ns);
   note_progress(slot, now_ns);
+  if (bytes > payload_max_) {
+    misses_ = 0;
+    long_bytes_received_ += bytes;
+    pools_.response_share.hear(busy_->heard_epoch);
+  }
+  learn_response(*slot, bytes, now_ns);
   slot->response->length_bytes = bytes;
   return finished(slot, {});
 }
@@ -219,11 +226,13 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
     slot->ask_at_ns = UINT64_MAX;
   }
   forget_packets(index_of(*slot));  // the answer shows that the whole request has arrived
+  if (bytes <= wire::payload_of_code(slot->whole_code)) note_miss(now_ns);
   if (slot->transfer != nullptr) drop_transfer(slot);
   slot->transfer = pools_.transfers.take();
   if (slot->transfer == nullptr) {
     return finished(slot, {Code::kNoMemory, "no memory to receive a response of several packets"});
   }
+  free_space(*slot);
   // Late packets of the first division could be taken for those of a second one with other large packets.
   cut_response(*slot->transfer, bytes, restarts == 0 ? response_code() : uint8_t{0});
   slot->transfer->restarts = restarts;
@@ -264,6 +273,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   }
   on_rfr_answered(slot, header, is_new, now_ns);
   if (transfer.window.base() == transfer.packets) {
+    learn_response(*slot, slot->response_bytes, now_ns);
     slot->response->length_bytes = slot->response_bytes;
     ClientVerdict verdict = finished(slot, {});
     if (!is_new) verdict.drop = Drop::kStale;
@@ -423,6 +433,7 @@ void ClientSession::acknowledge_rfr(SentPacket& rfr, uint64_t now_ns) {
 void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
   slot->ask_at_ns = now_ns + (is_of_many_packets(*slot) ? early_wait_ns() : rto_ns());
   if (slot->transfer != nullptr) drop_transfer(slot);
+  free_space(*slot);
   slot->phase = Phase::kWaiting;
   slot->waiting_since_ns = now_ns;
   send_mask_ &= ~bit(index_of(*slot));

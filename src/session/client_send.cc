@@ -56,7 +56,7 @@ bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
     prepare_request(now_ns, index, 0, packet);
     return true;
   }
-  const uint64_t later = to_send & (UINT64_MAX << transfer_cursor_);
+  const uint64_t later = to_send & (UINT64_MAX << busy_->transfer_cursor);
   for (uint64_t mask : {later, to_send & ~later}) {
     for (; mask != 0; mask &= mask - 1) {
       if (prepare_transfer(now_ns, static_cast<uint32_t>(std::countr_zero(mask)), packet)) return true;
@@ -84,6 +84,12 @@ void ClientSession::prepare_report(ClientPacket& packet) {
       packet, wire::client_header(wire::Kind::kReport, 0, remote_key_, next_number(), 0, 0, 0, proof_.session_token()));
   packet.payload = packet.scratch;
   packet.payload_bytes = reports_.fill(used_slots(), busy_mask() == 0, packet.scratch);
+}
+
+/// The bit in detours_ of the path probe that leaves next: a full one, then a short one, then a large one.
+uint8_t ClientSession::next_path_probe() const {
+  if ((detours_ & kFullProbeDue) != 0) return kFullProbeDue;
+  return (detours_ & kShortProbeDue) != 0 ? kShortProbeDue : kLargeProbeDue;
 }
 
 /// Prepares a path probe of the open session. The server answers a full or a large probe with a packet of its length,
@@ -122,7 +128,9 @@ void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32
   const uint32_t deadline_or_index = index == 0 ? deadline_code_of(slot->deadline_ns, now_ns) : index;
   packet.header = wire::client_header(wire::Kind::kRequest, first | wants_credits, remote_key_, next_number(),
                                       slot->request_number, deadline_or_index, slot->type, message_bytes);
-  if (transfer != nullptr) packet.header.add_payload_code(transfer->payload_code);
+  const uint8_t code = code_to_name(*slot);
+  if (code != 0) packet.header.add_flags(wire::kTakesWhole);
+  packet.header.add_payload_code(transfer != nullptr ? transfer->payload_code : code);
 }
 
 /// Prepares the next packet of a long request, or the next RFR of a long response, lost packets first. False: there is
@@ -211,7 +219,9 @@ void ClientSession::commit_request(uint64_t now_ns, const ClientPacket& packet, 
   ClientSlot* slot = packet.slot;
   const bool is_short = slot->transfer == nullptr;
   const uint32_t credits = credits_of(packet.payload_bytes);
-  const auto kind_of_short = credits == 1 ? SentPacket::Kind::kShort : SentPacket::Kind::kWide;
+  if ((packet.header.flags() & wire::kTakesWhole) != 0) reserve_space(slot, packet.header.payload_code());
+  const bool is_plain = credits == 1 && slot->whole_code == 0;
+  const auto kind_of_short = is_plain ? SentPacket::Kind::kShort : SentPacket::Kind::kWide;
   sent_.add({.time_ns = now_ns,
              .index = is_short ? slot->request_number : packet.index,
              .count = static_cast<uint8_t>(credits),
@@ -251,7 +261,7 @@ void ClientSession::end_turn(const ClientPacket& packet) {
     // A probe follows, whose answer shows without a timeout whether the last packets are lost (clause 4.4.6).
     if (is_of_many_packets(*packet.slot)) control_mask_ |= bit(packet.slot_index);
   }
-  transfer_cursor_ = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
+  busy_->transfer_cursor = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
   sent_.advance_oldest();
 }
 
@@ -283,9 +293,11 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   const wire::Kind kind = packet.header.kind();
   if (kind != wire::Kind::kRequest && kind != wire::Kind::kRfr) return;  // a packet that is not paced delays none
   // An RFR counts as the packets that it asks the server to send, because the client paces both directions.
-  const uint64_t bytes = kind == wire::Kind::kRfr
-                             ? packet.count * (packet.slot->transfer->payload_bytes + uint64_t{wire::kHeaderBytes})
-                             : packet.payload_bytes + wire::kHeaderBytes;
+  uint64_t bytes = kind == wire::Kind::kRfr
+                       ? packet.count * (packet.slot->transfer->payload_bytes + uint64_t{wire::kHeaderBytes})
+                       : packet.payload_bytes + wire::kHeaderBytes;
+  const bool takes_whole = (packet.header.flags() & wire::kTakesWhole) != 0;
+  if (takes_whole) bytes += wire::payload_of_code(usual_code_) + wire::kHeaderBytes;
   control_->pacer.on_sent(now_ns, bytes, packet.count, control_->allowance);
 }
 

@@ -44,6 +44,7 @@ ClientSession::~ClientSession() {
   for (uint32_t i = 0; i < window_; i++) {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);
+    free_space(*slots_[i]);
     if (slots_[i] != &busy_->first_slot) pools_.slots.give(slots_[i]);
   }
   if (busy_ != nullptr) pools_.busy.give(busy_);
@@ -72,10 +73,7 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   full_credits_ = static_cast<uint16_t>(credits_of(payload_max_));
   // Only peers that count bytes know of larger packets.
   sizes_ = KnownSizes::of(payload_max_, credit_unit_ == wire::kPacketCredits ? 0 : terms.route_payload_bytes);
-  short_bytes_max_ = payload_max_;
-  if (full_credits_ != 1) {
-    short_bytes_max_ = std::min(payload_max_, (1u << credit_unit_) - static_cast<uint32_t>(wire::kHeaderBytes));
-  }
+  set_long_types(0);
   wanted_window_ = std::min(terms.window, wanted_window_);
   start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
@@ -94,14 +92,23 @@ ClientSlot* ClientSession::begin(detail::Buffer* request, detail::Buffer* respon
   ClientSlot* slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
   if (slot == nullptr) return nullptr;
   if (request->length_bytes > payload_max_ && !begin_long(slot, request->length_bytes)) return nullptr;
-  take_slot(slot, request, response, type, request->length_bytes <= short_bytes_max_ ? fresh_mask_ : send_mask_);
+  take_slot(slot, request, response, type, send_mask_);
+  if (request->length_bytes <= short_bytes_max() && !may_name_size(*slot)) {
+    send_mask_ ^= slot->bit;
+    fresh_mask_ ^= slot->bit;
+  }
   return slot;
 }
 
 bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
   slot->transfer = pools_.transfers.take();
   if (slot->transfer == nullptr) return false;
-  cut_request(*slot->transfer, request_bytes, request_code());
+  uint8_t code = request_code();
+  // A request of one packet may name the size that its response probably has.
+  if (long_types_ != 0 && request_bytes <= wire::payload_of_code(code)) {
+    code = std::max(usual_code_, wire::code_for_payload(request_bytes));
+  }
+  cut_request(*slot->transfer, request_bytes, code);
   busy_->size_search.want(sizes_);
   return true;
 }
@@ -110,6 +117,11 @@ uint32_t ClientSession::packets_in_flight() const {
   uint32_t packets = 0;
   for (uint32_t i = 0; i < window_; i++) packets += slots_[i] != nullptr ? slots_[i]->packets_in_flight : 0;
   return packets;
+}
+
+uint64_t ClientSession::rate_bytes_per_sec() const {
+  if (control_ == nullptr) return cc::kUnlimited;
+  return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; }, control_->controller);
 }
 
 /// True if the server owes an answer to a packet in flight, or to a request that it has.
@@ -167,6 +179,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   }
   forget_packets(index);
   if (slot->transfer != nullptr) drop_transfer(slot);
+  free_space(*slot);
   slot->phase = Phase::kEnded;
   slot->deadline_ns = UINT64_MAX;
   slot->waiting_since_ns = now_ns;
@@ -242,7 +255,7 @@ void ClientSession::check_invariants() const {
     }
   }
   CHECK(in_flight, ==, sent_.in_flight());
-  CHECK(awaited, ==, busy_ != nullptr ? busy_->awaited_packets : 0);
+  if (state_ == State::kOpen) CHECK(short_bytes_end_ == 0, ==, long_types_ != 0);
   if (busy_ == nullptr) CHECK(sent_.is_empty());
   if (busy_ == nullptr) CHECK(busy_mask(), ==, 0u);
   CHECK(credit_limit(), <=, server_limit());
@@ -263,11 +276,14 @@ void ClientSession::check_invariants() const {
     CHECK(slot->packets_in_flight, ==, per_slot[i]);
     CHECK(slot->phase == Phase::kFree, ==, is_free);
     CHECK(index_of(*slot), ==, i);
+    if (slot->phase == Phase::kSending) awaited += own_packets(wire::payload_of_code(slot->whole_code));
+    if (is_free) CHECK(slot->whole_code, ==, 0u);
     if (slot->transfer != nullptr) {
       CHECK(slot->transfer->window.base(), <=, slot->transfer->packets);
       CHECK(slot->transfer->next, <=, slot->transfer->packets);
     }
   }
+  CHECK(awaited, ==, busy_ != nullptr ? busy_->awaited_packets : 0);
 }
 
 }  // namespace tern::session

@@ -67,11 +67,7 @@ class TERN_API ClientSession {
   /// The lesser of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
   /// The rate that the congestion controller allows now. cc::kUnlimited: no limit.
-  uint64_t rate_bytes_per_sec() const {
-    if (control_ == nullptr) return cc::kUnlimited;
-    return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; },
-                      control_->controller);
-  }
+  uint64_t rate_bytes_per_sec() const;
   /// True if the congestion controller allows all that the credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
   uint32_t packets_in_flight() const;
@@ -87,7 +83,7 @@ class TERN_API ClientSession {
   uint64_t packets_received() const {
     return state_ == State::kConnecting ? 0 : server_number_ - (kNumberBase + first_server_number_ - 1);
   }
-  /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
+  /// Payload bytes of messages longer than payload_bytes_max(). Shorter ones are not counted, because the common case
   /// would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
   uint64_t long_bytes_received() const { return long_bytes_received_; }
@@ -156,7 +152,7 @@ class TERN_API ClientSession {
   /// has_free_slot(). Null: no memory.
   ClientSlot* begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has never
-  /// been used, or if the request costs more than one credit.
+  /// been used, if the request costs more than one credit, or if any response may come whole (clause 5.3.3).
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// Frees the slot for the next call. The slot's call must be over, and the caller must have taken its buffers.
   void release_slot(ClientSlot* slot);
@@ -233,13 +229,9 @@ class TERN_API ClientSession {
   /// may be an answer.
   ClientTick tick(uint64_t now_ns, uint64_t read_until_ns = UINT64_MAX);
   /// The server's management says that its endpoint is inside an application callback, and thus not dead.
-  void on_peer_in_callback() {
-    if (busy_ != nullptr) busy_->silence.on_peer_in_callback();
-  }
+  void on_peer_in_callback();
   /// The server's management says that its endpoint could answer.
-  void on_peer_idle() {
-    if (busy_ != nullptr) busy_->silence.on_peer_idle();
-  }
+  void on_peer_idle();
 
   /// CHECKs credits, masks and counts against each other. For tests.
   void check_invariants() const;
@@ -301,14 +293,8 @@ class TERN_API ClientSession {
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
-  void wait_for(const Transfer& transfer, uint32_t response_packets) {
-    pools_.response_credits_free -= static_cast<int32_t>(response_packets * transfer.credits);
-    busy_->awaited_packets += response_packets * transfer.share;
-  }
-  void end_wait_for(const Transfer& transfer, uint32_t response_packets) {
-    pools_.response_credits_free += static_cast<int32_t>(response_packets * transfer.credits);
-    busy_->awaited_packets -= response_packets * transfer.share;
-  }
+  void wait_for(const Transfer& transfer, uint32_t response_packets);
+  void end_wait_for(const Transfer& transfer, uint32_t response_packets);
   uint32_t credits_of(uint32_t payload_bytes) const {
     return wire::credits_of(payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), credit_unit_);
   }
@@ -355,11 +341,7 @@ class TERN_API ClientSession {
   void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_request(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_rfr(uint64_t now_ns, const ClientPacket& packet);
-  /// The bit in detours_ of the path probe that leaves next: a full one, then a short one, then a large one.
-  uint8_t next_path_probe() const {
-    if ((detours_ & kFullProbeDue) != 0) return kFullProbeDue;
-    return (detours_ & kShortProbeDue) != 0 ? kShortProbeDue : kLargeProbeDue;
-  }
+  uint8_t next_path_probe() const;
   void commit_path_probe(uint64_t now_ns);
   void commit_report(uint64_t now_ns);
   void end_turn(const ClientPacket& packet);
@@ -414,9 +396,21 @@ class TERN_API ClientSession {
   // -- client_sizes.cc --
   void cut_request(Transfer& transfer, uint32_t bytes, uint8_t code) const;
   void cut_response(Transfer& transfer, uint32_t bytes, uint8_t code) const;
+  uint32_t own_packets(uint32_t payload_bytes) const { return (payload_bytes + payload_max_ - 1) / payload_max_; }
+  uint32_t queue_credits(uint32_t payload_bytes) const;
   uint8_t code_within(uint64_t packet_bytes) const;
   uint8_t request_code() const;
+  uint64_t response_packet_bytes_max() const;
   uint8_t response_code() const;
+  uint32_t short_bytes_max() const;
+  bool may_name_size(const ClientSlot& slot) const;
+  uint8_t code_to_name(const ClientSlot& slot) const;
+  void reserve_space(ClientSlot* slot, uint8_t code);
+  void free_space(const ClientSlot& slot);
+  void learn_response(const ClientSlot& slot, uint32_t bytes, uint64_t now_ns);
+  void set_long_types(uint32_t types);
+  void note_miss(uint64_t now_ns);
+  static uint8_t bit_of_type(uint16_t type) { return static_cast<uint8_t>(1u << type % 8); }
   /// Offset in the message. A response's packet 0 has the session's own payload, because it comes unasked.
   uint32_t request_offset(const Transfer& transfer, uint32_t index) const { return index * transfer.payload_bytes; }
   uint64_t response_offset(const Transfer& transfer, uint32_t index) const {
@@ -440,20 +434,25 @@ class TERN_API ClientSession {
 
   // Every call touches these fields. They are 176 B, which fill three cache lines with the 16 B that the endpoint keeps
   // before them.
-  uint64_t fresh_mask_ = 0;          ///< slots with a request of one packet and one credit that has not been sent yet
+  /// Slots with a request of one packet and one credit that has not been sent yet, and will not name a size.
+  uint64_t fresh_mask_ = 0;
   uint64_t send_mask_ = 0;           ///< slots with any other message packet or an RFR to send
   uint64_t control_mask_ = 0;        ///< slots with a probe or a cancel to send
   uint64_t free_mask_ = 0;           ///< free slots; 0 before the session is open
   ClientSlot** slots_ = no_slots();  ///< null: the slot has no memory, because it was not used since the last rest
   SentPackets sent_;
   uint32_t remote_key_ = 0;
-  uint32_t short_bytes_max_ = 0;  ///< a longer request has several packets, or costs more than one credit
+  /// A request of so many bytes has several packets, costs more than one credit, or may name a size (clause 5.3.3).
+  uint32_t short_bytes_end_ = 0;
   State state_ = State::kConnecting;
-  uint8_t detours_ = 0;  ///< bits of reasons why transmit_short() may not send
-  bool is_paced_ = false;
-  uint8_t window_ = 0;             ///< 0 until kOpen
-  uint8_t transfer_cursor_ = 0;    ///< slot of the long message whose turn is next
-  bool is_stalled_ = false;        ///< no slot makes progress: one packet at a time (clause 4.3.3)
+  uint8_t detours_ = 0;     ///< bits of reasons why transmit_short() may not send
+  uint8_t window_ = 0;      ///< 0 until kOpen
+  uint8_t usual_code_ = 0;  ///< payload code in which the last long responses fitted (clause 5.3.3)
+  uint8_t long_types_ = 0;  ///< bit_of_type() of the requests whose last response was long, but fitted a packet
+  uint8_t missed_at_ = 0;   ///< minute of the last miss (SizeSearch::minute_of())
+  uint8_t misses_ : 4 = 0;  ///< responses in a row that could have come whole, and did not
+  bool is_paced_ : 1 = false;
+  bool is_stalled_ : 1 = false;    ///< no slot makes progress: one packet at a time (clause 4.3.3)
   bool holds_report_ : 1 = false;  ///< a report is due or not acknowledged, and counts against pools_.reports_free
   bool was_busy_ : 1 = false;      ///< the session had calls at the last tick
   uint8_t server_credits_ = 1;     ///< credit limit of the server's newest packet, encoded (wire/credits.h)

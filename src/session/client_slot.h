@@ -61,6 +61,9 @@ struct ClientSlot {
   /// kWaiting: 1 plus the probes that gaps have caused (clause 4.4.3).
   uint8_t rounds = 0;
   uint16_t type = 0;
+  /// Size that packet 0 of the response may have (clause 5.3.3), as a payload code; 0: the session's own. In kSending
+  /// there is space in the receive queue for it.
+  uint8_t whole_code = 0;
   uint32_t call_sequence = 0;  ///< for cancel()
   uint64_t bit = 0;            ///< the slot's bit in the session's masks
   detail::Buffer* request = nullptr;

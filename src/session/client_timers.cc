@@ -45,6 +45,14 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   return result;
 }
 
+void ClientSession::on_peer_in_callback() {
+  if (busy_ != nullptr) busy_->silence.on_peer_in_callback();
+}
+
+void ClientSession::on_peer_idle() {
+  if (busy_ != nullptr) busy_->silence.on_peer_idle();
+}
+
 // ---- Loss (clause 4.3) ----
 
 /// Called when a packet was answered. Older packets may be lost; they are judged when all packets that came with the

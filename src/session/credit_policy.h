@@ -220,7 +220,7 @@ class ResponseShare {
  public:
   ResponseShare() = default;
   explicit ResponseShare(const Downlink& downlink) : downlink_(downlink) {}
-  /// Called when a response of several packets begins to arrive.
+  /// Called when a response of several packets begins to arrive, or one that may come as a larger one is asked for.
   void begin() { responses_++; }
   void end() { responses_--; }
   uint32_t responses() const { return responses_; }

@@ -15,7 +15,7 @@ struct SentPacket {
   enum class Kind : uint8_t {
     kNone,   ///< the packet was answered, counts as lost, or takes no credit
     kShort,  ///< a request of one packet, which costs one credit
-    kWide,   ///< a request of one packet, which costs more than one credit
+    kWide,   ///< a request of one packet, which costs more than one credit or has named a size (clause 5.3.3)
     kPart,   ///< a packet of a longer request
     kRfr,
     kRfrArrived,    ///< an RFR that the server has acknowledged; `time_ns` is the time of the acknowledgement

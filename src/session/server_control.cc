@@ -17,9 +17,11 @@ uint32_t load_u32(const std::byte* from) {
 }  // namespace
 
 /// Answers a retransmitted request packet, or a probe of the slot's request: sends the response (again) if there is
-/// one, otherwise a credit return.
-void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns) {
+/// one, otherwise a credit return. `whole_code`: from that packet.
+void ServerSession::answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t number, uint64_t now_ns) {
   if (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed) {
+    // An answer that has not left may be as long as the request has permitted.
+    if ((response_mask_ & bit_of(slot)) == 0) slot->whole_code = whole_code;
     slot->echo = static_cast<uint32_t>(number);
     slot->received_ns = now_ns;
     response_mask_ |= bit_of(slot);
@@ -55,7 +57,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
     return dropped(Drop::kMalformed);
   }
   if (age == 0 && slot != nullptr) {
-    answer_again(slot, number, now_ns);
+    answer_again(slot, 0, number, now_ns);
   } else {
     owe_credit_return(now_ns);
   }
@@ -71,7 +73,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
   if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
   accept(number, payload.is_marked);
   if (slot->phase == Phase::kFailed) {  // the response was given up meanwhile
-    answer_again(slot, number, now_ns);
+    answer_again(slot, 0, number, now_ns);
     return dropped(Drop::kStale);
   }
   const uint32_t payload_bytes = payload_of(header.payload_code());
@@ -84,7 +86,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
   const uint64_t count = header.message_bytes();
   const bool may_be_there = packets != 0 && count != 0 && count <= kRfrPacketsMax;
   if (may_be_there && first + count > packets) {
-    answer_again(slot, number, now_ns);
+    answer_again(slot, 0, number, now_ns);
     return dropped(Drop::kStale);
   }
   if (!may_be_there ||

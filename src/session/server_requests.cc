@@ -10,6 +10,12 @@ using Phase = ServerSlot::Phase;
 
 namespace {
 
+/// Size that a request of one packet allows to packet 0 of its response, as a payload code (clause 5.3.3).
+uint8_t whole_code_of(const wire::Header& request, uint32_t payload_bytes) {
+  const bool names_size = (request.flags() & wire::kTakesWhole) != 0 && payload_bytes == request.message_bytes();
+  return names_size ? request.payload_code() : 0;
+}
+
 /// Forgets what has arrived, because the client has found that packets of that size do not pass (clause 5.1.2).
 void begin_anew(Assembly& assembly, uint32_t request_bytes, uint32_t payload_bytes) {
   assembly.window = IndexWindow();
@@ -30,8 +36,9 @@ uint32_t ServerSession::payload_of(uint8_t code) const {
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
   const uint64_t message_bytes = request.message_bytes();
   const bool is_first = (request.flags() & wire::kFirst) != 0;
-  if (is_short(request)) return is_first && payload_bytes == message_bytes;
   const uint64_t full_bytes = payload_of(request.payload_code());
+  if ((request.flags() & wire::kTakesWhole) != 0 && full_bytes == 0) return false;
+  if (is_short(request)) return is_first && payload_bytes == message_bytes;
   const uint64_t offset = request.index() * full_bytes;
   return full_bytes != 0 && message_bytes <= wire::kMessageBytesMax && offset < message_bytes &&
          is_first == (request.index() == 0) && payload_bytes == std::min<uint64_t>(message_bytes - offset, full_bytes);
@@ -51,8 +58,8 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
       owe_credit_return(now_ns);
       return dropped(Drop::kStale);
     }
-    return is_short(header) ? on_new_request(header, payload, number, now_ns, offers)
-                            : on_new_long_request(header, payload, number, now_ns, offers);
+    return payload.bytes == header.message_bytes() ? on_new_request(header, payload, number, now_ns, offers)
+                                                   : on_new_long_request(header, payload, number, now_ns, offers);
   }
   if (slot_at(index) == nullptr) return dropped(Drop::kStale);
   return on_known_request(slot_at(index), header, payload, number, now_ns);
@@ -78,6 +85,7 @@ ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, ui
   slot->type = static_cast<uint16_t>(header.request_type());
   slot->request_bytes = header.message_bytes();
   slot->deadline_code = (header.flags() & wire::kFirst) != 0 ? header.deadline_code() : wire::kNoDeadline;
+  slot->whole_code = 0;
   slot->echo = static_cast<uint32_t>(number);
   slot->received_ns = now_ns;
   move(slot, phase);
@@ -101,6 +109,8 @@ ServerVerdict ServerSession::on_new_request(const wire::Header& header, const tr
     return dropped(Drop::kNoMemory);
   }
   accept(number, payload.is_marked);
+  slot->whole_code = whole_code_of(header, payload.bytes);
+  if (!is_short(header)) long_bytes_received_ += payload.bytes;
   if (payload.lease != nullptr && copy.buffer == nullptr) {
     fail(slot, copy.refusal, 0);
     return {.is_about_a_call = true};
@@ -151,7 +161,7 @@ ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Head
     if (is_missing) return place(slot, header, payload, number, now_ns);
   }
   accept(number, payload.is_marked);
-  answer_again(slot, number, now_ns);
+  answer_again(slot, whole_code_of(header, payload.bytes), number, now_ns);
   return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
 }
 

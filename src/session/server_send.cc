@@ -34,7 +34,7 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
     // take earlier packets, which are not acknowledged yet, for overtaken.
     prepare_credit_return(now_ns, credit_limit, packet);
   } else if (response_mask_ != 0) {
-    prepare_failure(now_ns, credit_limit, packet);
+    prepare_first(now_ns, credit_limit, packet);
   } else if ((due_ & kLostAnswer) != 0) {
     packet.header =
         next_header(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag(), lost_request_number_,
@@ -68,12 +68,23 @@ void ServerSession::prepare_credit_return(uint64_t now_ns, uint8_t credit_limit,
                               credit_limit, 0);
 }
 
-void ServerSession::prepare_failure(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
+/// Prepares a failure, or packet 0 of a response, which has all of the response if the request permits that (clause
+/// 5.3.3).
+void ServerSession::prepare_first(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
   packet.slot_index = static_cast<uint32_t>(std::countr_zero(response_mask_));
   ServerSlot* slot = slots_[packet.slot_index];
   packet.slot = slot;
-  packet.header = next_header(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag(), slot->request_number,
-                              slot->echo, now_ns - slot->received_ns, credit_limit, slot->response_bytes);
+  uint8_t flags = wire::kFirst | echo_flag();
+  if (slot->phase == Phase::kFailed) {
+    flags |= wire::kFailure;
+  } else {
+    const uint32_t bytes_max = std::max(payload_bytes_max_, wire::payload_of_code(slot->whole_code));
+    packet.buffer = slot->response;
+    packet.payload = slot->response->data();
+    packet.payload_bytes = slot->response_bytes <= bytes_max ? slot->response_bytes : payload_bytes_max_;
+  }
+  packet.header = next_header(wire::Kind::kResponse, flags, slot->request_number, slot->echo,
+                              now_ns - slot->received_ns, credit_limit, slot->response_bytes);
 }
 
 /// Packets of a response, of which packet 0 has the session's own payload.
@@ -131,6 +142,9 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
     commit_range(packet.slot, ticket);
   } else {
     response_mask_ &= ~(uint64_t{1} << packet.slot_index);
+    if (packet.buffer == nullptr) return;  // a failure
+    packet.slot->response_ticket = ticket;
+    if (packet.payload_bytes > payload_bytes_max_) long_bytes_sent_ += packet.payload_bytes;
   }
 }
 
@@ -143,6 +157,11 @@ void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
   range.first++;
   if (--range.count == 0) ranges_.pop();
   if (ranges_.empty()) due_ &= ~kRanges;
+}
+
+wire::Header ServerSession::pair_reply(uint8_t credit_limit) {
+  due_ &= ~kPairReply;
+  return path_.pair_reply(remote_key_, next_number_++, credit_limit);
 }
 
 }  // namespace tern::session

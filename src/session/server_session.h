@@ -174,10 +174,7 @@ class TERN_API ServerSession {
   }
   bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
   /// Returns the header-only reply that is owed, and counts it as sent.
-  wire::Header pair_reply(uint8_t credit_limit) {
-    due_ &= ~kPairReply;
-    return path_.pair_reply(remote_key_, next_number_++, credit_limit);
-  }
+  wire::Header pair_reply(uint8_t credit_limit);
   /// The token of the last owe_pair_reply().
   uint32_t pair_token() const { return path_.pair_token(); }
 
@@ -235,8 +232,8 @@ class TERN_API ServerSession {
   uint64_t packets_sent() const { return next_number_ - (kNumberBase + first_number_); }
   /// Packets that the client has sent since the handshake, up to the newest that has arrived.
   uint64_t packets_received() const { return received_.largest() + 1 - (kNumberBase + first_client_number_); }
-  /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
-  /// would become slower.
+  /// Payload bytes of messages longer than the session's own packets. Shorter ones are not counted, because the common
+  /// case would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
   uint64_t long_bytes_received() const { return long_bytes_received_; }
 
@@ -320,7 +317,10 @@ class TERN_API ServerSession {
     uint32_t bytes;
   };
   Part part_of(const ServerSlot& slot, const Range& range) const;
-  void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
+  bool is_short_response(const ServerSlot& slot) const {
+    return slot.phase == ServerSlot::Phase::kResponded && slot.response_bytes <= payload_bytes_max_;
+  }
+  void answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t number, uint64_t now_ns);
   void owe_lost_answer(const wire::Header& header, uint64_t number) {
     due_ |= kLostAnswer;
     lost_request_number_ = header.request_number();
@@ -335,7 +335,7 @@ class TERN_API ServerSession {
   bool prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
   void prepare_cancelled(uint8_t credit_limit, ServerPacket& packet) const;
   void prepare_credit_return(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
-  void prepare_failure(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
+  void prepare_first(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
   void prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
   void commit(const ServerPacket& packet, uint64_t ticket);
   void commit_range(ServerSlot* slot, uint64_t ticket);
@@ -408,6 +408,7 @@ template <size_t readable>
   received_.insert_next();
   slot->request_number = header.request_number();
   move(slot, ServerSlot::Phase::kRunning);
+  slot->whole_code = 0;
   slot->echo = static_cast<uint32_t>(number);
   slot->received_ns = now_ns;
   return slot;
@@ -450,14 +451,13 @@ template <class Send, class Ticket>
   uint64_t number = first;
   for (; mask != 0; mask &= mask - 1) {
     ServerSlot* slot = slots[std::countr_zero(mask)];
-    if (slot->phase != ServerSlot::Phase::kResponded) [[unlikely]]
+    const uint32_t bytes = slot->response_bytes;
+    if (slot->phase != ServerSlot::Phase::kResponded || bytes > payload_bytes_max) [[unlikely]]
       break;
     const uint8_t hold_code = wire::encode_hold(now_ns - slot->received_ns);
-    const uint32_t bytes = slot->response_bytes;
     if (!send(wire::server_header(wire::Kind::kResponse, flags, remote_key, static_cast<uint32_t>(number),
                                   slot->request_number, slot->echo, hold_code, credit_limit, bytes),
-              slot->response->data(), bytes < payload_bytes_max ? bytes : payload_bytes_max, slot->response))
-        [[unlikely]] {
+              slot->response->data(), bytes, slot->response)) [[unlikely]] {
       break;
     }
     slot->response_ticket = ticket();
@@ -471,8 +471,7 @@ template <class Send, class Ticket>
 template <class Send, class Ticket>
 ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket,
                                             uint32_t& packets) {
-  const bool has_response =
-      response_mask_ != 0 && slots_[std::countr_zero(response_mask_)]->phase == ServerSlot::Phase::kResponded;
+  const bool has_response = response_mask_ != 0 && is_short_response(*slots_[std::countr_zero(response_mask_)]);
   if (has_response && (due_ & (kCancels | kCreditReturn)) == 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
     const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);

@@ -60,6 +60,7 @@ enum Flag : uint8_t {
   kEcnEcho = 16,      ///< server: the answered packet arrived with a congestion mark
   kNoEcho = 32,       ///< server: the echo field answers no packet
   kPaired = 64,       ///< path probe and reply: one address and port pair serves both directions (clause 7.7.4)
+  kTakesWhole = 128,  ///< request: packet 0 of the response may have the size of the payload code (clause 5.3.3)
 };
 
 /// The size field of a kFailure response is code << 16 | app_code.
@@ -92,7 +93,8 @@ struct Header {
   // client
   uint32_t index() const { return (flags() & kFirst) != 0 ? 0 : w2 & kIndexMask; }
   uint32_t deadline_code() const { return w2 & kIndexMask; }
-  /// Request of several packets, RFR: what a full packet of the message is (wire/payload_code.h, clause 5.1.1).
+  /// Request of several packets, RFR: what a full packet of the message is (wire/payload_code.h, clause 5.1.1). With
+  /// kTakesWhole also what packet 0 of the response may be.
   uint8_t payload_code() const { return static_cast<uint8_t>(w1 >> 24); }
   uint32_t request_type() const { return (w2 >> 21) & (kRequestTypes - 1); }
   uint32_t message_bytes() const { return static_cast<uint32_t>(w2 >> 33); }

@@ -22,6 +22,15 @@ constexpr uint8_t code_of_payload(uint32_t bytes) {
 static_assert(code_of_payload(UINT32_MAX) == UINT8_MAX && payload_of_code(UINT8_MAX) == 65024);
 static_assert(payload_of_code(code_of_payload(8900 - 24)) == 8832 && payload_of_code(code_of_payload(1448)) == 1408);
 
+/// The smallest code whose payload is at least `bytes`, which may be 65024 at most.
+constexpr uint8_t code_for_payload(uint32_t bytes) {
+  uint32_t code = code_of_payload(bytes);
+  while (payload_of_code(static_cast<uint8_t>(code)) < bytes) code++;
+  return static_cast<uint8_t>(code);
+}
+static_assert(payload_of_code(code_for_payload(4096)) == 4096 && payload_of_code(code_for_payload(65024)) == 65024);
+static_assert(code_for_payload(65) == 12 && code_for_payload(4097) == 65);
+
 /// Packets of a message of `bytes`, which is not 0.
 constexpr uint32_t packets_of(uint64_t bytes, uint32_t payload_bytes) {
   return static_cast<uint32_t>((bytes + payload_bytes - 1) / payload_bytes);

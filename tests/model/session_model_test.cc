@@ -307,6 +307,7 @@ const Scenario kScenarios[] = {
     {"packets_of_two_credits_share_them", two_credits(world_of(1, {3}, {{28, 3}})), 1},
     {"a_search_for_larger_packets", large_packets(world_of(1, {12}, {{41, 3}, {100, 3}})), 0},
     {"a_response_of_larger_packets", large_packets(world_of(1, {12}, {{4, 41}, {4, 100}})), 0},
+    {"a_whole_response", large_packets(world_of(1, {12}, {{4, 41}, {4, 60}, {4, 50}})), 0},
     {"short_and_long_share_credits", world_of(2, {2}, {{8, 8}, {4, 3, true}}), 0},
     {"a_request_of_three_packets", world_of(1, {3}, {{11, 3, true}}), 0},
     {"two_slots", world_of(2, {2}, {{4, 3}, {2, 4}}), 1},
@@ -367,8 +368,10 @@ class Walk {
     options.opens_in_the_world = below(4) == 0;
     options.has_nat = below(4) == 0;
     options.first_request_count = below(2) != 0 ? 0x3fffff0 : static_cast<uint32_t>(below(1u << 26));
+    const uint64_t all_alike = below(4) == 0 ? 17 + below(100) : 0;  // so that most responses may come whole
     for (uint64_t i = 10 + below(40); i > 0; i--) {
-      options.calls.push_back({static_cast<uint32_t>(size()), static_cast<uint32_t>(size()), below(3) == 0,
+      const uint64_t response = all_alike != 0 && below(8) != 0 ? all_alike : size();
+      options.calls.push_back({static_cast<uint32_t>(size()), static_cast<uint32_t>(response), below(3) == 0,
                                below(8) == 0, below(16) == 0, below(8) == 0 ? 1 + below(30'000'000) : 0});
     }
     options.answers_at_once = below(2) != 0;
@@ -455,7 +458,7 @@ TEST(SessionModelWalk, random_faults_then_healing) {
   constexpr uint64_t kWalks = 5'000;
 #endif
   const uint64_t count = one != nullptr ? 1 : option("TERN_MODEL_WALKS", kWalks);
-  uint64_t packets = 0, large_requests = 0, large_responses = 0;
+  uint64_t packets = 0, large_requests = 0, large_responses = 0, whole_responses = 0;
   for (uint64_t seed = first; seed < first + count; seed++) {
     g_seed = seed;
     Walk walk(seed);
@@ -464,15 +467,18 @@ TEST(SessionModelWalk, random_faults_then_healing) {
     packets += world.packets_sent();
     large_requests += world.large_requests();
     large_responses += world.large_responses();
+    whole_responses += world.whole_responses();
     ASSERT_TRUE(is_good) << (world.error().empty() ? "not over after healing" : world.error())
                          << "; TERN_MODEL_SEED=" << seed;
   }
-  std::printf("             %llu walks, %llu packets, larger ones: %llu of requests, %llu of responses\n",
+  std::printf("             %llu walks, %llu packets, larger ones: %llu of requests, %llu of responses, %llu whole\n",
               static_cast<unsigned long long>(count), static_cast<unsigned long long>(packets),
-              static_cast<unsigned long long>(large_requests), static_cast<unsigned long long>(large_responses));
+              static_cast<unsigned long long>(large_requests), static_cast<unsigned long long>(large_responses),
+              static_cast<unsigned long long>(whole_responses));
   if (count > 100) {
     EXPECT_GT(large_requests, count);
     EXPECT_GT(large_responses, count);
+    EXPECT_GT(whole_responses, count / 4);
   }
 }
 

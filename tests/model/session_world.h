@@ -218,6 +218,8 @@ class World {
   /// Packets of messages that were larger than those with which the session has opened.
   uint64_t large_requests() const { return large_requests_; }
   uint64_t large_responses() const { return large_responses_; }
+  /// Responses of more than the session's own size in one packet.
+  uint64_t whole_responses() const { return whole_responses_; }
   const session::ClientSession& client() const { return *client_; }
   /// Equal for worlds that behave the same from here on, because both machines are functions of their inputs.
   uint64_t fingerprint() const {
@@ -337,6 +339,8 @@ class World {
     if (!to_server) newest_server_number_ = header.number();
     const bool is_message = header.kind() == wire::Kind::kRequest || header.kind() == wire::Kind::kResponse;
     if (is_message && bytes > options_.payload_bytes_max) (to_server ? large_requests_ : large_responses_)++;
+    const bool is_whole = header.kind() == wire::Kind::kResponse && (header.flags() & wire::kFirst) != 0;
+    if (is_whole && bytes > options_.payload_bytes_max) whole_responses_++;
     in_flight_.push_back(std::move(packet));
     packets_sent_++;
   }
@@ -392,6 +396,7 @@ class World {
           fail("a packet without a credit");
         }
         if (kind == wire::Kind::kRfr) check_rfr(header);
+        if (kind == wire::Kind::kRequest) check_request(header);
         const std::vector<std::byte> any(bytes);
         send(true, header, data != nullptr ? data : any.data(), bytes);
         has_moved = true;
@@ -438,6 +443,18 @@ class World {
     }
     if (count > 1 && before_last >= pools_.response_share.packets() * uint64_t{safe_bytes}) {
       fail("an RFR beyond the downlink");
+    }
+  }
+  /// A response that may come whole has space in the client's queue, like four of its kind, and in the downlink
+  /// (5.3.3).
+  void check_request(const wire::Header& request) {
+    if ((request.flags() & wire::kTakesWhole) == 0) return;
+    const uint32_t bytes = wire::payload_of_code(request.payload_code());
+    if (bytes <= options_.payload_bytes_max) fail("a request names a size that is not larger");
+    const auto credits = static_cast<int32_t>(wire::credits_of(bytes + 24, pools_.credit_unit));
+    if (4 * credits > pools_.response_credits_free) fail("a whole response beyond the queue");
+    if (bytes > pools_.response_share.packets() * uint64_t{options_.payload_bytes_max}) {
+      fail("a whole response beyond the downlink");
     }
   }
   void end_call_early(Call& call, Code code) {
@@ -662,7 +679,7 @@ class World {
   bool owes_echo_ = false;      ///< the server has received a mark and not echoed it
   uint64_t answers_ = 0;
   uint64_t packets_sent_ = 0;
-  uint64_t large_requests_ = 0, large_responses_ = 0;
+  uint64_t large_requests_ = 0, large_responses_ = 0, whole_responses_ = 0;
   uint64_t client_history_ = 1;
   uint64_t server_history_ = 2;
   bool is_idle_ = false;

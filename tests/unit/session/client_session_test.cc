@@ -79,10 +79,11 @@ class ClientSessionTest : public testing::Test {
         server_header(Kind::kPathReply, flags, kFirstCount << wire::kSlotBits, echo, kSessionToken), payload_bytes,
         now_);
   }
-  ClientSlot* begin(uint32_t request_bytes = 10, uint32_t response_bytes = 10, uint64_t deadline_ns = UINT64_MAX) {
+  ClientSlot* begin(uint32_t request_bytes = 10, uint32_t response_bytes = 10, uint64_t deadline_ns = UINT64_MAX,
+                    uint16_t type = 3) {
     requests_.push_back(make_buffer(request_bytes));
     responses_.push_back(make_buffer(response_bytes));
-    ClientSlot* slot = session_->begin(requests_.back().get(), responses_.back().get(), 3);
+    ClientSlot* slot = session_->begin(requests_.back().get(), responses_.back().get(), type);
     slot->deadline_ns = deadline_ns;
     return slot;
   }
@@ -237,6 +238,294 @@ TEST_F(SearchingClient, a_search_goes_on_while_the_session_has_no_call) {
     session_->try_rest();
   }
   EXPECT_EQ(count, SizeSearch::kProbesMax);
+}
+
+// ---- Responses that come whole (clause 5.3.3) ----
+
+class WholeResponses : public SearchingClient {
+ protected:
+  static constexpr uint8_t kCode = 16;        ///< of 256 B
+  static constexpr int32_t kCredits = 9;      ///< that such a packet takes in the client's queue
+  static constexpr uint32_t kResponse = 200;  ///< needs packets of 256 B
+
+  WholeResponses() {
+    credits_ = 100;
+    ClientSlot* slot = begin(500, 10);
+    uint32_t last = 0;
+    for (const TestPacket& packet : sent()) last = packet.header.number();
+    finish(respond(slot, last, 4, 4));
+    tick();
+    const auto search = probes();
+    EXPECT_EQ(search.size(), 1u);
+    EXPECT_EQ(path_reply(search.at(0).first, kLarge), PathVerdict::kConfirmed);
+    EXPECT_FALSE(names_size(leave(begin(10, 300))));
+    learn();
+    free_ = pools_.response_credits_free;
+  }
+  ~WholeResponses() override {
+    session_.reset();
+    EXPECT_EQ(pools_.response_share.responses(), 0u);
+  }
+  /// Sends the call's request.
+  wire::Header leave(const ClientSlot*) {
+    const auto packets = sent();
+    EXPECT_EQ(packets.size(), 1u);
+    return packets.at(0).header;
+  }
+  static bool names_size(const wire::Header& request) {
+    const bool has_flag = (request.flags() & wire::kTakesWhole) != 0;
+    EXPECT_EQ(request.payload_code(), has_flag ? kCode : 0);
+    return has_flag;
+  }
+  /// Packet 0 of the response in flight, and its rest by an RFR.
+  void learn() {
+    ClientSlot* slot = session_->slot(static_cast<uint32_t>(std::countr_zero(session_->busy_mask())));
+    EXPECT_EQ(respond(slot, last_number(), kResponse, kPayloadMax).finished, nullptr);
+    finish_by_rfr(slot);
+  }
+  void finish_by_rfr(ClientSlot* slot) {
+    const wire::Header rfr = leave(slot);
+    EXPECT_EQ(rfr.kind(), Kind::kRfr);
+    wire::Header rest = server_header(Kind::kResponse, 0, slot->request_number, rfr.number(), 1);
+    if (rfr.payload_code() != 0) rest.set_large();
+    finish(on_response(rest, bytes_of(kResponse - kPayloadMax)));
+  }
+  uint32_t last_number() const {
+    return static_cast<uint32_t>(session_->packets_sent());  // the first number is 1
+  }
+  int32_t free_ = 0;
+};
+
+TEST_F(WholeResponses, come_in_packet_0_after_one_that_was_as_long) {
+  for (int i = 0; i < 3; i++) {
+    ClientSlot* slot = begin(10, 300);
+    const wire::Header request = leave(slot);
+    EXPECT_TRUE(names_size(request));
+    EXPECT_EQ(pools_.response_credits_free, free_ - kCredits);
+    const uint64_t before = session_->long_bytes_received();
+    const ClientVerdict verdict = respond(slot, request.number(), kResponse, kResponse);
+    EXPECT_EQ(slot->response->length_bytes, kResponse);
+    finish(verdict);
+    EXPECT_EQ(session_->long_bytes_received() - before, kResponse);
+    EXPECT_EQ(pools_.response_credits_free, free_);
+  }
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(WholeResponses, are_not_for_buffers_that_take_one_packet_only) {
+  EXPECT_FALSE(names_size(leave(begin(10, kPayloadMax))));
+  EXPECT_TRUE(names_size(leave(begin(10, 300)))) << "the other call tells nothing";
+}
+
+TEST_F(WholeResponses, are_not_expected_after_a_short_one) {
+  ClientSlot* slot = begin(10, 300);
+  finish(respond(slot, leave(slot).number(), 7, 7));
+  EXPECT_FALSE(names_size(leave(begin(10, 300))));
+  learn();
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+}
+
+TEST_F(WholeResponses, are_expected_after_a_rest_too) {
+  for (int i = 0; i < 100 && session_->is_awake(); i++) {
+    const auto packets = sent();
+    if (!packets.empty()) credit(packets.back().header.number());
+    tick(20 * kMs);
+    session_->try_rest();
+  }
+  ASSERT_FALSE(session_->is_awake());
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+}
+
+TEST_F(WholeResponses, may_also_come_in_parts) {
+  ClientSlot* slot = begin(10, 300);
+  EXPECT_EQ(respond(slot, leave(slot).number(), kResponse, kPayloadMax).finished, nullptr);
+  EXPECT_EQ(pools_.response_credits_free, free_) << "RFRs need the space";
+  finish_by_rfr(slot);
+  EXPECT_EQ(pools_.response_credits_free, free_);
+}
+
+TEST_F(WholeResponses, that_come_late_end_the_call_before_its_parts) {
+  ClientSlot* slot = begin(10, 300);
+  const wire::Header request = leave(slot);
+  EXPECT_EQ(respond(slot, request.number(), kResponse, kPayloadMax).finished, nullptr);
+  EXPECT_EQ(leave(slot).kind(), Kind::kRfr);
+  finish(respond(slot, request.number(), kResponse, kResponse));
+  EXPECT_EQ(pools_.response_credits_free, free_);
+}
+
+// A server of an earlier build, or a path that carries all but the largest packets.
+TEST_F(WholeResponses, that_never_come_whole_are_not_asked_for_any_more) {
+  for (int i = 0; i < 12; i++) {
+    ClientSlot* slot = begin(10, 300);
+    const wire::Header request = leave(slot);
+    EXPECT_EQ(names_size(request), i < 8) << i;
+    EXPECT_EQ(respond(slot, request.number(), kResponse, kPayloadMax).finished, nullptr);
+    finish_by_rfr(slot);
+    now_ += 100 * kMs;
+  }
+  now_ += 60'000 * kMs;  // one try a minute
+  for (const bool is_try : {false, true, false}) {
+    ClientSlot* slot = begin(10, 300);
+    const wire::Header request = leave(slot);
+    EXPECT_EQ(names_size(request), is_try);
+    EXPECT_EQ(respond(slot, request.number(), kResponse, kPayloadMax).finished, nullptr);
+    finish_by_rfr(slot);
+  }
+}
+
+// One datagram may have carried all the requests.
+TEST_F(WholeResponses, that_are_lost_together_are_one_miss) {
+  pools_.response_credits_free += 1000;
+  std::vector<ClientSlot*> slots;
+  for (int i = 0; i < 8; i++) slots.push_back(begin(10, 300));
+  const auto requests = sent();
+  ASSERT_EQ(requests.size(), 8u);
+  for (size_t i = 0; i < 8; i++) {
+    EXPECT_TRUE(names_size(requests[i].header));
+    EXPECT_EQ(respond(slots[i], requests[i].header.number(), kResponse, kPayloadMax).finished, nullptr);
+    finish_by_rfr(slots[i]);
+  }
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+  pools_.response_credits_free -= 1000;
+}
+
+TEST_F(WholeResponses, are_expected_where_a_short_one_came_between) {
+  ClientSlot* first = begin(10, 300);
+  const wire::Header request = leave(first);
+  ClientSlot* second = begin(10, 300);
+  finish(respond(second, leave(second).number(), 7, 7));
+  finish(respond(first, request.number(), kResponse, kResponse));
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+}
+
+TEST_F(WholeResponses, that_come_in_parts_now_and_then_are_asked_for_again) {
+  for (int i = 0; i < 30; i++) {
+    ClientSlot* slot = begin(10, 300);
+    const wire::Header request = leave(slot);
+    EXPECT_TRUE(names_size(request));
+    if (i % 8 == 7) {
+      finish(respond(slot, request.number(), kResponse, kResponse));
+      continue;
+    }
+    EXPECT_EQ(respond(slot, request.number(), kResponse, kPayloadMax).finished, nullptr);
+    finish_by_rfr(slot);
+    now_ += 100 * kMs;
+  }
+}
+
+TEST_F(WholeResponses, are_expected_for_requests_of_the_same_type) {
+  ClientSlot* other = begin(10, 300, UINT64_MAX, 4);
+  const wire::Header request = leave(other);
+  EXPECT_FALSE(names_size(request));
+  finish(respond(other, request.number(), 7, 7));
+  EXPECT_TRUE(names_size(leave(begin(10, 300)))) << "the other type's response tells nothing";
+}
+
+TEST_F(WholeResponses, are_as_long_as_the_last_one) {
+  ClientSlot* slot = begin(10, 300);
+  finish(respond(slot, leave(slot).number(), 150, 150));
+  EXPECT_TRUE(names_size(leave(begin(10, 300)))) << "not much shorter";
+  slot = begin(10, 1000);
+  const wire::Header request = leave(slot);
+  EXPECT_TRUE(names_size(request));
+  EXPECT_EQ(respond(slot, request.number(), 500, kPayloadMax).finished, nullptr);
+  const wire::Header rfr = leave(slot);
+  for (uint32_t index = 1; slot->phase == Phase::kReceiving; index++) {
+    wire::Header rest = server_header(Kind::kResponse, 0, slot->request_number, rfr.number(), index);
+    rest.set_large();
+    const uint32_t left = 500 - kPayloadMax - (index - 1) * kLarge;
+    const ClientVerdict verdict = on_response(rest, bytes_of(std::min(left, kLarge)));
+    if (verdict.finished != nullptr) finish(verdict);
+  }
+  EXPECT_FALSE(names_size(leave(begin(10, 1000)))) << "the last one fitted no packet";
+}
+
+// The space would be kept for as long as the handler takes.
+TEST_F(WholeResponses, need_no_space_while_a_slow_handler_runs) {
+  ClientSlot* slot = begin(10, 300);
+  const wire::Header request = leave(slot);
+  credit(request.number());
+  EXPECT_EQ(slot->phase, Phase::kWaiting);
+  EXPECT_EQ(pools_.response_credits_free, free_);
+  finish(respond(slot, request.number(), kResponse, kResponse));
+  EXPECT_EQ(pools_.response_credits_free, free_);
+}
+
+TEST_F(WholeResponses, are_malformed_where_the_request_has_not_named_their_size) {
+  ClientSlot* slot = begin(10, 300);
+  const wire::Header request = leave(slot);
+  EXPECT_EQ(respond(slot, request.number(), kLarge + 1, kLarge + 1).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, request.number(), kResponse, kResponse - 1).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, request.number(), kResponse - 1, kResponse).drop, Drop::kMalformed);
+  finish(respond(slot, request.number(), 7, 7));
+  slot = begin(10, 300);
+  const uint32_t unnamed = leave(slot).number();
+  EXPECT_EQ(respond(slot, unnamed, kResponse, kResponse).drop, Drop::kMalformed);
+  finish(respond(slot, unnamed, 7, 7));
+}
+
+TEST_F(WholeResponses, that_do_not_fit_the_buffer_are_too_large) {
+  ClientSlot* slot = begin(10, kPayloadMax + 1);
+  const ClientVerdict verdict = respond(slot, leave(slot).number(), kResponse, kResponse);
+  EXPECT_EQ(verdict.status.code(), Code::kTooLarge);
+  finish(verdict);
+  EXPECT_EQ(pools_.response_credits_free, free_);
+}
+
+// Larger packets may not pass any more, so that a request that is sent again does not ask for one.
+TEST_F(WholeResponses, are_not_asked_for_again_after_a_loss) {
+  ClientSlot* lost = begin(10, 300);
+  EXPECT_TRUE(names_size(leave(lost)));
+  now_ += 100'000;
+  ClientSlot* next = begin(10, 300);
+  const wire::Header second = leave(next);
+  now_ += 10'000;
+  finish(respond(next, second.number(), kResponse, kResponse));
+  tick(kMs);
+  const wire::Header again = leave(lost);
+  EXPECT_EQ(again.request_number(), lost->request_number);
+  EXPECT_FALSE(names_size(again));
+  EXPECT_EQ(pools_.response_credits_free, free_ - kCredits) << "the first answer may still come";
+  finish(respond(lost, again.number(), kResponse, kResponse));
+  EXPECT_EQ(pools_.response_credits_free, free_);
+}
+
+TEST_F(WholeResponses, need_space_in_the_queue_for_four) {
+  pools_.response_credits_free = 4 * kCredits - 1;
+  EXPECT_FALSE(names_size(leave(begin(10, 300))));
+  pools_.response_credits_free = 4 * kCredits;
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+  pools_.response_credits_free = free_ - kCredits;
+}
+
+TEST_F(WholeResponses, share_the_downlink) {
+  pools_.response_share = ResponseShare({8 * kPayloadMax, kPayloadMax});  // such a packet counts as three
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+  EXPECT_TRUE(names_size(leave(begin(10, 300))));
+  EXPECT_FALSE(names_size(leave(begin(10, 300))));
+}
+
+TEST_F(WholeResponses, give_their_space_back_when_the_call_ends_early) {
+  ClientSlot* slot = begin(10, 300);
+  leave(slot);
+  session_->end_early(slot, now_);
+  const wire::Header cancel = leave(slot);
+  EXPECT_EQ(cancel.kind(), Kind::kCancel);
+  EXPECT_EQ(pools_.response_credits_free, free_);
+  session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, slot->request_number, 0, 0), now_);
+  session_->check_invariants();
+  EXPECT_EQ(pools_.response_credits_free, free_);
+  leave(begin(10, 300));  // the session's end gives this one's back
+}
+
+TEST_F(WholeResponses, answer_requests_of_one_larger_packet_too) {
+  ClientSlot* slot = begin(180, 300);
+  const wire::Header request = leave(slot);
+  EXPECT_EQ(request.message_bytes(), 180u);
+  EXPECT_TRUE(names_size(request));
+  finish(respond(slot, request.number(), kResponse, kResponse));
+  begin(500, 300);  // of two packets
+  for (const TestPacket& packet : sent()) EXPECT_EQ(packet.header.flags() & wire::kTakesWhole, 0);
 }
 
 // An echo of a pair probe is no sample of a round trip since the epoch of the clock.

@@ -202,11 +202,114 @@ TEST_F(ServerSessionTest, requests_of_larger_packets) {
   ASSERT_NE(verdict.started, nullptr);
   EXPECT_TRUE(verdict.was_assembled);
   BufferDeleter()(verdict.message);
-  // One packet of more than the session's own size is a whole request.
+  // One packet of more than the session's own size is a whole request, which the handler reads where it is.
+  const uint64_t before = session_->long_bytes_received();
   const ServerVerdict whole = receive(coded(request(kFirst | 1, 130), 16), 130);
   ASSERT_NE(whole.started, nullptr);
-  BufferDeleter()(whole.message);
-  EXPECT_EQ(std::exchange(offers_.arriving_bytes, 0), 330u);
+  EXPECT_EQ(whole.message, nullptr);
+  EXPECT_EQ(session_->long_bytes_received() - before, 130u);
+  EXPECT_EQ(std::exchange(offers_.arriving_bytes, 0), 200u);
+}
+
+// ---- Responses that come whole (clause 5.3.3) ----
+
+class WholeResponses : public ServerSessionTest {
+ protected:
+  WholeResponses() { pools_.large_payload_bytes = 300; }
+  /// A request that allows a packet 0 of this code.
+  wire::Header asking(uint32_t request_number, uint8_t code) {
+    wire::Header header = coded(request(request_number, 10), code);
+    header.add_flags(wire::kTakesWhole);
+    return header;
+  }
+  size_t answer_bytes() {
+    const auto packets = sent();
+    EXPECT_EQ(packets.size(), 1u);
+    EXPECT_EQ(packets.at(0).header.flags(), wire::kFirst);
+    return packets.at(0).payload.size();
+  }
+};
+
+TEST_F(WholeResponses, have_at_most_the_size_that_the_request_names) {
+  uint32_t number = kFirst;
+  const uint64_t before = session_->long_bytes_sent();
+  for (const auto& [bytes, sent_bytes] :
+       {std::pair<uint32_t, size_t>{0, 0}, {100, 100}, {101, 101}, {256, 256}, {257, 100}}) {
+    ServerSlot* slot = receive(asking(number, 16), 10).started;
+    ASSERT_NE(slot, nullptr);
+    respond(slot, bytes);
+    EXPECT_EQ(answer_bytes(), sent_bytes);
+    EXPECT_EQ(slot->response_ticket, ticket_);
+    number += wire::kSlotsMax;
+  }
+  EXPECT_EQ(session_->long_bytes_sent() - before, 101u + 256);
+}
+
+TEST_F(WholeResponses, answer_only_packets_that_name_a_size) {
+  ServerSlot* slot = receive(asking(kFirst, 16), 10).started;
+  ASSERT_NE(slot, nullptr);
+  respond(slot, 200);
+  EXPECT_EQ(answer_bytes(), 200u);
+  receive(probe(kFirst));
+  EXPECT_EQ(answer_bytes(), 100u);
+  receive(asking(kFirst, 16), 10);
+  EXPECT_EQ(answer_bytes(), 200u);
+  receive(request(kFirst, 10), 10);
+  EXPECT_EQ(answer_bytes(), 100u);
+  // The slot's next request is of the common case.
+  const wire::Header next = request(kFirst + wire::kSlotsMax, 10);
+  slot = session_->try_begin(next, 10, now_);
+  ASSERT_NE(slot, nullptr);
+  session_->defer(slot);
+  respond(slot, 200);
+  EXPECT_EQ(answer_bytes(), 100u);
+}
+
+// After a pause both a request and the probe for it may be there.
+TEST_F(WholeResponses, that_have_not_left_stay_whole_when_a_probe_comes) {
+  ServerSlot* slot = receive(asking(kFirst, 16), 10).started;
+  ASSERT_NE(slot, nullptr);
+  respond(slot, 200);
+  receive(probe(kFirst));
+  EXPECT_EQ(answer_bytes(), 200u);
+}
+
+TEST_F(WholeResponses, answer_requests_of_one_packet) {
+  wire::Header part = coded(request(kFirst, 400), 16);
+  part.add_flags(wire::kTakesWhole);
+  EXPECT_TRUE(receive(part, 256).is_part);
+  sent();
+  part = coded(request(kFirst, 400, 1), 16);
+  part.add_flags(wire::kTakesWhole);
+  const ServerVerdict verdict = receive(part, 144);
+  ASSERT_NE(verdict.started, nullptr);
+  BufferDeleter()(verdict.message);
+  offers_.arriving_bytes = 0;
+  respond(verdict.started, 200);
+  EXPECT_EQ(answer_bytes(), 100u);
+}
+
+TEST_F(WholeResponses, of_sizes_that_no_packet_may_have_are_malformed) {
+  for (const uint8_t code : {uint8_t{8}, uint8_t{18}, uint8_t{255}}) {  // 64, 320, 65024 B
+    expect_no_effect(asking(kFirst, code), 10, Drop::kMalformed);
+  }
+  pools_.large_payload_bytes = 0;
+  expect_no_effect(asking(kFirst, 16), 10, Drop::kMalformed);
+  ServerSlot* slot = receive(asking(kFirst, 0), 10).started;  // the session's own size
+  ASSERT_NE(slot, nullptr);
+  respond(slot, 200);
+  EXPECT_EQ(answer_bytes(), 100u);
+}
+
+TEST_F(WholeResponses, leave_in_turn_with_short_ones) {
+  for (uint32_t i = 0; i < 4; i++) {
+    ServerSlot* slot = receive(asking(kFirst | i, 16), 10).started;
+    ASSERT_NE(slot, nullptr);
+    respond(slot, i % 2 == 0 ? 10 : 200);
+  }
+  std::vector<size_t> sizes;
+  for (const TestPacket& packet : sent()) sizes.push_back(packet.payload.size());
+  EXPECT_EQ(sizes, (std::vector<size_t>{10, 200, 10, 200}));
 }
 
 // ---- The part that is expected next ----

@@ -123,6 +123,67 @@ TEST_F(LargePackets, save_packets) {
   EXPECT_LT(packets() - before, 300u);  // 119 of the request; each RFR asks for several packets of the response
 }
 
+// A response of two packets has a round trip of its own for the second one (docs/protocol.md, 5.3.3).
+TEST_F(LargePackets, save_a_round_trip_where_a_response_fits_in_one) {
+  boot();
+  const auto packets_of_call = [&](size_t bytes) {
+    const uint64_t before = client_->rpc->session_info(client_->session).packets_sent;
+    call(bytes);
+    return client_->rpc->session_info(client_->session).packets_sent - before;
+  };
+  call(100'000);
+  EXPECT_EQ(packets_of_call(5'000), 2u) << "request and RFR";
+  EXPECT_EQ(packets_of_call(5'000), 1u);
+  EXPECT_EQ(packets_of_call(kSafePayload + 1), 1u);
+  EXPECT_EQ(packets_of_call(kLargePayload), 1u) << "the request is as long";
+  for (int i = 0; i < 20; i++) client_->call(4'000);
+  finish();
+  EXPECT_EQ(client_->rpc->counters().retransmissions, 0u);
+}
+
+// The path's MTU falls while such responses are under way; calls go on with the smaller size.
+TEST_F(LargePackets, whole_responses_give_way_when_they_do_not_pass_any_more) {
+  for (const Duration after : {0us, 5us, 10us, 50us}) {
+    boot();
+    call(100'000);
+    for (int i = 0; i < 3; i++) call(5'000);
+    for (int i = 0; i < 8; i++) client_->call(5'000);
+    simulation_->run_for(after);
+    limit(SIZE_MAX, 1600);
+    finish(5s);
+    for (int i = 0; i < 20; i++) call(5'000, 5s);
+    EXPECT_EQ(client_->payload(), 1408u);
+    EXPECT_TRUE(client_->rpc->is_open(client_->session));
+  }
+}
+
+// The path carries the parts of a response, and not the whole. The first calls find that out, each by a timeout.
+TEST_F(LargePackets, whole_responses_that_never_pass_cost_eight_timeouts) {
+  boot();
+  call(100'000);
+  for (int i = 0; i < 3; i++) call(8'000);
+  limit(SIZE_MAX, 7'600);
+  const auto slow_calls = [&](int count) {
+    int slow = 0;
+    for (int i = 0; i < count; i++) {
+      const auto before = simulation_->now();
+      call(8'000);  // and 100 us
+      slow += simulation_->now() - before > 150us;
+    }
+    return slow;
+  };
+  EXPECT_EQ(slow_calls(30), 8);
+  EXPECT_EQ(client_->payload(), kLargePayload);
+  simulation_->run_for(60s);
+  EXPECT_EQ(slow_calls(30), 1) << "the path is tried once a minute";
+  limit(SIZE_MAX, SIZE_MAX);
+  simulation_->run_for(60s);
+  call(8'000);
+  const uint64_t packets = client_->rpc->session_info(client_->session).packets_sent;
+  call(8'000);
+  EXPECT_EQ(client_->rpc->session_info(client_->session).packets_sent - packets, 1u);
+}
+
 TEST_F(LargePackets, that_never_pass_cost_six_probes) {
   boot();
   limit(kSafeFrameBytes, kSafeFrameBytes);
@@ -190,6 +251,8 @@ TEST_F(LargePackets, arrive_whole_through_faults) {
   call(100'000);
   simulation_->set_faults({.drop = 0.02, .duplicate = 0.02, .reorder = 0.05});
   for (int i = 0; i < 60; i++) client_->call(30'000);
+  finish(10s);
+  for (int i = 0; i < 2000; i++) client_->call(i % 7 == 0 ? 100 : 4'000 + i);
   finish(10s);
 }
 
