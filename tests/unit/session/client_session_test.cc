@@ -7,7 +7,16 @@
 
 #include <gtest/gtest.h>
 
+#include "unit/failing_new.h"
 #include "unit/session/session_parts.h"
+
+namespace {
+
+bool g_has_no_memory = false;
+
+}  // namespace
+
+bool tern::test::allocation_fails() noexcept { return g_has_no_memory; }
 
 namespace tern::session {
 namespace {
@@ -516,6 +525,25 @@ TEST_F(WholeResponses, give_their_space_back_when_the_call_ends_early) {
   session_->check_invariants();
   EXPECT_EQ(pools_.response_credits_free, free_);
   leave(begin(10, 300));  // the session's end gives this one's back
+}
+
+// The space is free once, although the call ends where its response would begin.
+TEST_F(WholeResponses, give_their_space_back_where_there_is_no_memory_for_parts) {
+  ClientSlot* slot = begin(10, 300);
+  const wire::Header request = leave(slot);
+  const wire::Header first =
+      server_header(Kind::kResponse, wire::kFirst, slot->request_number, request.number(), kResponse);
+  const auto payload = bytes_of(kPayloadMax);
+  std::vector<Transfer*> others;
+  others.reserve(100);
+  g_has_no_memory = true;
+  while (Transfer* transfer = pools_.transfers.take()) others.push_back(transfer);
+  const ClientVerdict verdict = on_response(first, payload);
+  g_has_no_memory = false;
+  EXPECT_EQ(verdict.status.code(), Code::kNoMemory);
+  finish(verdict);
+  EXPECT_EQ(pools_.response_credits_free, free_);
+  for (Transfer* transfer : others) pools_.transfers.give(transfer);
 }
 
 TEST_F(WholeResponses, answer_requests_of_one_larger_packet_too) {
