@@ -53,10 +53,11 @@ class Request {
   /// Empty if there is no memory for the copy.
   std::span<const std::byte> stable_bytes() const { return stable_bytes(front_); }
   /// Returns the request message in a MsgBuf of the endpoint, to keep it, to send it on or to answer with it. bytes()
-  /// is empty afterwards. A message in one packet is copied once, out of the receive buffer (over shm: one of at most
-  /// 8 KiB). A longer one is not copied. The exception is the first message of a type over shm, without
-  /// RpcOptions::memory_limit_bytes: it has arrived in memory that peers cannot read, and later ones do not. kNoMemory:
-  /// nothing has changed. kMisuse: already answered, or moved from.
+  /// is empty afterwards. A message in one packet (over UDP of up to 64 kB, where the path carries such packets) is
+  /// copied once, out of the receive buffer (over shm: one of at most 8 KiB). A longer one is not copied. The exception
+  /// is the first message of a type over shm, without RpcOptions::memory_limit_bytes: it has arrived in memory that
+  /// peers cannot read, and later ones do not. kNoMemory: nothing has changed. kMisuse: already answered, or moved
+  /// from.
   Result<MsgBuf> take_message() { return take_message(front_); }
   /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
   /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved
