@@ -324,7 +324,7 @@ void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header
       rfr.time_ns = now_ns;
       if (index == rfr.index + rfr.count - 1u) rfr.kind = SentPacket::Kind::kRfrOvertaken;
     }
-    end_wait_for(*slot->transfer, 1);
+    end_wait_for(slot->transfer->cost, 1);
     if (--rfr.missing == 0) {
       sent_.remove(rfr);
       slot->packets_in_flight--;

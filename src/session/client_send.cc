@@ -182,11 +182,12 @@ uint32_t ClientSession::rfr_packets_max(const Transfer& transfer) const {
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
   // The last packet may exceed each limit, because a larger packet would otherwise wait for ever beside smaller ones.
   const auto packets_in = [](uint32_t allowed, uint32_t each) { return (allowed + each - 1) / each; };
-  const uint32_t queue = transfer.share > 1 ? packets_in(free, transfer.credits) : free / transfer.credits;
+  const AwaitedCost cost = transfer.cost;
+  const uint32_t queue = cost.packets > 1 ? packets_in(free, cost.credits) : free / cost.credits;
   const uint32_t left = kOwnResponsePackets - std::min(busy_->awaited_packets, kOwnResponsePackets);
-  const uint32_t own = packets_in(left, transfer.share);
+  const uint32_t own = packets_in(left, cost.packets);
   const uint32_t allowed = std::min(allowance().window_packets, share - busy_->awaited_packets);
-  return std::min({kRfrPacketsMax, packets_in(allowed, transfer.share), std::max(queue, own)});
+  return std::min({kRfrPacketsMax, packets_in(allowed, cost.packets), std::max(queue, own)});
 }
 
 // ---- After the send ----
@@ -247,7 +248,7 @@ void ClientSession::commit_rfr(uint64_t now_ns, const ClientPacket& packet) {
   sent_.add({now_ns, packet.index, count, count, static_cast<uint8_t>(packet.slot_index), SentPacket::Kind::kRfr});
   packet.slot->packets_in_flight++;
   Transfer& transfer = *packet.slot->transfer;
-  wait_for(transfer, packet.count);
+  wait_for(transfer.cost, packet.count);
   for (uint32_t i = 0; i < packet.count; i++) transfer.lost.erase(packet.index + i);
   transfer.next = std::max(transfer.next, packet.index + packet.count);
   end_turn(packet);

@@ -39,7 +39,7 @@ ClientSession::~ClientSession() {
   if (control_ != nullptr) pools_.controls.give(control_);
   // Response packets that were asked for and never came are no longer awaited.
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
-    if (sent_[n].is_rfr()) end_wait_for(*slots_[sent_[n].slot]->transfer, sent_[n].missing);
+    if (sent_[n].is_rfr()) end_wait_for(slots_[sent_[n].slot]->transfer->cost, sent_[n].missing);
   }
   for (uint32_t i = 0; i < window_; i++) {
     if (slots_[i] == nullptr) continue;
@@ -73,7 +73,7 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   full_credits_ = static_cast<uint16_t>(credits_of(payload_max_));
   // Only peers that count bytes know of larger packets.
   sizes_ = KnownSizes::of(payload_max_, credit_unit_ == wire::kPacketCredits ? 0 : terms.route_payload_bytes);
-  set_long_types(0);
+  set_long_types(0);  // and the limit of short requests
   wanted_window_ = std::min(terms.window, wanted_window_);
   start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
@@ -92,11 +92,8 @@ ClientSlot* ClientSession::begin(detail::Buffer* request, detail::Buffer* respon
   ClientSlot* slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
   if (slot == nullptr) return nullptr;
   if (request->length_bytes > payload_max_ && !begin_long(slot, request->length_bytes)) return nullptr;
-  take_slot(slot, request, response, type, send_mask_);
-  if (request->length_bytes <= short_bytes_max() && !may_name_size(*slot)) {
-    send_mask_ ^= slot->bit;
-    fresh_mask_ ^= slot->bit;
-  }
+  const bool is_plain = request->length_bytes <= short_bytes_max() && !may_name_size(type, *response);
+  take_slot(slot, request, response, type, is_plain ? fresh_mask_ : send_mask_);
   return slot;
 }
 
@@ -146,7 +143,7 @@ void ClientSession::forget_packets(uint32_t slot_index) {
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     SentPacket& entry = sent_[n];
     if (!entry.holds_credit() || entry.slot != slot_index) continue;
-    if (entry.is_rfr()) end_wait_for(*slots_[slot_index]->transfer, entry.missing);
+    if (entry.is_rfr()) end_wait_for(slots_[slot_index]->transfer->cost, entry.missing);
     sent_.remove(entry);
     slots_[slot_index]->packets_in_flight--;
   }
@@ -246,7 +243,7 @@ void ClientSession::check_invariants() const {
     per_slot[entry.slot]++;
     if (entry.is_rfr()) {
       CHECK(entry.missing, <=, entry.count);
-      awaited += entry.missing * slots_[entry.slot]->transfer->share;
+      awaited += entry.missing * slots_[entry.slot]->transfer->cost.packets;
     }
     if (entry.kind == SentPacket::Kind::kShort || entry.kind == SentPacket::Kind::kWide) {
       CHECK(entry.index, ==, slots_[entry.slot]->request_number);
@@ -276,7 +273,7 @@ void ClientSession::check_invariants() const {
     CHECK(slot->packets_in_flight, ==, per_slot[i]);
     CHECK(slot->phase == Phase::kFree, ==, is_free);
     CHECK(index_of(*slot), ==, i);
-    if (slot->phase == Phase::kSending) awaited += own_packets(wire::payload_of_code(slot->whole_code));
+    if (slot->phase == Phase::kSending) awaited += whole_cost(*slot).packets;
     if (is_free) CHECK(slot->whole_code, ==, 0u);
     if (slot->transfer != nullptr) {
       CHECK(slot->transfer->window.base(), <=, slot->transfer->packets);

@@ -293,8 +293,8 @@ class TERN_API ClientSession {
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
-  void wait_for(const Transfer& transfer, uint32_t response_packets);
-  void end_wait_for(const Transfer& transfer, uint32_t response_packets);
+  void wait_for(const AwaitedCost& cost, uint32_t response_packets);
+  void end_wait_for(const AwaitedCost& cost, uint32_t response_packets);
   uint32_t credits_of(uint32_t payload_bytes) const {
     return wire::credits_of(payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), credit_unit_);
   }
@@ -396,22 +396,22 @@ class TERN_API ClientSession {
   // -- client_sizes.cc --
   void cut_request(Transfer& transfer, uint32_t bytes, uint8_t code) const;
   void cut_response(Transfer& transfer, uint32_t bytes, uint8_t code) const;
-  uint32_t own_packets(uint32_t payload_bytes) const { return (payload_bytes + payload_max_ - 1) / payload_max_; }
-  uint32_t queue_credits(uint32_t payload_bytes) const;
+  AwaitedCost cost_of(uint32_t payload_bytes) const;
   uint8_t code_within(uint64_t packet_bytes) const;
   uint8_t request_code() const;
   uint64_t response_packet_bytes_max() const;
   uint8_t response_code() const;
   uint32_t short_bytes_max() const;
-  bool may_name_size(const ClientSlot& slot) const;
+  bool may_name_size(uint16_t type, const detail::Buffer& response) const;
   uint8_t code_to_name(const ClientSlot& slot) const;
   void reserve_space(ClientSlot* slot, uint8_t code);
+  AwaitedCost whole_cost(const ClientSlot& slot) const { return cost_of(wire::payload_of_code(slot.whole_code)); }
   void free_space(const ClientSlot& slot);
   void learn_response(const ClientSlot& slot, uint32_t bytes, uint64_t now_ns);
   void set_long_types(uint32_t types);
   void note_miss(uint64_t now_ns);
   static uint8_t bit_of_type(uint16_t type) { return static_cast<uint8_t>(1u << type % 8); }
-  /// Offset in the message. A response's packet 0 has the session's own payload, because it comes unasked.
+  /// Offset in the message. Packet 0 of a response of several has the session's own payload (clause 5.1.1).
   uint32_t request_offset(const Transfer& transfer, uint32_t index) const { return index * transfer.payload_bytes; }
   uint64_t response_offset(const Transfer& transfer, uint32_t index) const {
     return index == 0 ? 0 : payload_max_ + uint64_t{index - 1} * transfer.payload_bytes;
@@ -442,7 +442,8 @@ class TERN_API ClientSession {
   ClientSlot** slots_ = no_slots();  ///< null: the slot has no memory, because it was not used since the last rest
   SentPackets sent_;
   uint32_t remote_key_ = 0;
-  /// A request of so many bytes has several packets, costs more than one credit, or may name a size (clause 5.3.3).
+  /// A request of so many bytes or more has several packets, costs more than one credit, or may name a size
+  /// (clause 5.3.3).
   uint32_t short_bytes_end_ = 0;
   State state_ = State::kConnecting;
   uint8_t detours_ = 0;     ///< bits of reasons why transmit_short() may not send

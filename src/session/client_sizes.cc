@@ -20,20 +20,21 @@ constexpr uint8_t kMissesMax = 8;
 
 }  // namespace
 
-/// Credits of the endpoint's own receive queue that a packet takes.
-uint32_t ClientSession::queue_credits(uint32_t payload_bytes) const {
-  return wire::credits_of(payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), pools_.credit_unit);
+AwaitedCost ClientSession::cost_of(uint32_t payload_bytes) const {
+  const uint32_t packet_bytes = payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes);
+  return {.packets = static_cast<uint8_t>((payload_bytes + payload_max_ - 1) / payload_max_),
+          .credits = static_cast<uint8_t>(wire::credits_of(packet_bytes, pools_.credit_unit))};
 }
 
 /// Notes that so many packets of a response were asked for.
-void ClientSession::wait_for(const Transfer& transfer, uint32_t response_packets) {
-  pools_.response_credits_free -= static_cast<int32_t>(response_packets * transfer.credits);
-  busy_->awaited_packets += response_packets * transfer.share;
+void ClientSession::wait_for(const AwaitedCost& cost, uint32_t response_packets) {
+  pools_.response_credits_free -= static_cast<int32_t>(response_packets * cost.credits);
+  busy_->awaited_packets += response_packets * cost.packets;
 }
 
-void ClientSession::end_wait_for(const Transfer& transfer, uint32_t response_packets) {
-  pools_.response_credits_free += static_cast<int32_t>(response_packets * transfer.credits);
-  busy_->awaited_packets -= response_packets * transfer.share;
+void ClientSession::end_wait_for(const AwaitedCost& cost, uint32_t response_packets) {
+  pools_.response_credits_free += static_cast<int32_t>(response_packets * cost.credits);
+  busy_->awaited_packets -= response_packets * cost.packets;
 }
 
 /// Cuts a request into packets. All of them will be sent, even if some were sent before.
@@ -51,8 +52,7 @@ void ClientSession::cut_response(Transfer& transfer, uint32_t bytes, uint8_t cod
   transfer.packets++;
   transfer.next = 1;
   transfer.window.insert(0);
-  transfer.share = static_cast<uint8_t>(own_packets(transfer.payload_bytes));
-  transfer.credits = static_cast<uint8_t>(queue_credits(transfer.payload_bytes));
+  transfer.cost = cost_of(transfer.payload_bytes);
 }
 
 /// The largest size that passes, of packets of at most `packet_bytes` with their headers.
@@ -85,19 +85,20 @@ uint32_t ClientSession::short_bytes_max() const {
   return std::min(payload_max_, (1u << credit_unit_) - static_cast<uint32_t>(wire::kHeaderBytes));
 }
 
-/// True if the response to the request is probably long, and fits one packet.
-bool ClientSession::may_name_size(const ClientSlot& slot) const {
-  return (long_types_ & bit_of_type(slot.type)) != 0 && slot.response->capacity_bytes > payload_max_;
+/// True if the response to a request of this type is probably long, and fits one packet.
+bool ClientSession::may_name_size(uint16_t type, const detail::Buffer& response) const {
+  return (long_types_ & bit_of_type(type)) != 0 && response.capacity_bytes > payload_max_;
 }
 
 /// The size that a request, whose packet leaves now, names for packet 0 of its response; 0: none. A request that was
 /// sent before names none, because large packets may not pass.
 uint8_t ClientSession::code_to_name(const ClientSlot& slot) const {
   const Transfer* transfer = slot.transfer;
-  if (!may_name_size(slot) || slot.was_sent() || (transfer != nullptr && transfer->packets != 1)) return 0;
+  const bool is_in_one = transfer == nullptr || transfer->packets == 1;
+  if (!is_in_one || slot.was_sent() || !may_name_size(slot.type, *slot.response)) return 0;
   const uint8_t code = transfer != nullptr ? transfer->payload_code : usual_code_;
   const uint32_t bytes = wire::payload_of_code(code);
-  const bool has_share = busy_->awaited_packets + own_packets(bytes) <= pools_.response_share.packets();
+  const bool has_share = busy_->awaited_packets + cost_of(bytes).packets <= pools_.response_share.packets();
   return has_share && bytes + wire::kHeaderBytes <= response_packet_bytes_max() ? code : 0;
 }
 
@@ -105,17 +106,14 @@ uint8_t ClientSession::code_to_name(const ClientSlot& slot) const {
 /// again when the server has acknowledged the request without an answer, because its handler may take long.
 void ClientSession::reserve_space(ClientSlot* slot, uint8_t code) {
   slot->whole_code = code;
-  pools_.response_credits_free -= static_cast<int32_t>(queue_credits(wire::payload_of_code(code)));
-  busy_->awaited_packets += own_packets(wire::payload_of_code(code));
+  wait_for(whole_cost(*slot), 1);
   pools_.response_share.begin();
 }
 
 /// Frees what reserve_space() has reserved, if that has not been done. Must be called before a slot leaves kSending.
 void ClientSession::free_space(const ClientSlot& slot) {
   if (slot.whole_code == 0 || slot.phase != Phase::kSending) return;
-  const uint32_t bytes = wire::payload_of_code(slot.whole_code);
-  pools_.response_credits_free += static_cast<int32_t>(queue_credits(bytes));
-  busy_->awaited_packets -= own_packets(bytes);
+  end_wait_for(whole_cost(slot), 1);
   pools_.response_share.end();
 }
 

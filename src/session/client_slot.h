@@ -35,6 +35,12 @@ namespace tern::session {
 
 using Continuation = detail::InlineFunction<Completion&>;
 
+/// What a packet of a response takes until it has arrived (clause 5.4).
+struct AwaitedCost {
+  uint8_t packets = 1;  ///< packets of the session's own size that it counts as, rounded up
+  uint8_t credits = 1;  ///< credits of the endpoint's own receive queue
+};
+
 /// A message of more than one packet, on its way to the server or from it.
 struct Transfer {
   IndexWindow window;  ///< request: acknowledged packets; response: received ones
@@ -44,9 +50,8 @@ struct Transfer {
   uint32_t restarts = 0;       ///< response: packets 0 that contradicted an earlier one (clause 5.3.1)
   uint32_t payload_bytes = 0;  ///< of a full packet; packet 0 of a response has the session's own (clause 5.1.1)
   uint8_t payload_code = 0;
-  uint8_t share = 1;    ///< response: packets of the session's own size that a full packet counts as, rounded up
-  uint8_t credits = 1;  ///< response: credits of the endpoint's own receive queue that a full packet takes
-  uint32_t bytes = 0;   ///< request: its length, so that sending a packet does not load the buffer's control line
+  AwaitedCost cost;    ///< response: of a full packet
+  uint32_t bytes = 0;  ///< request: its length, so that sending a packet does not load the buffer's control line
 };
 
 /// One call in flight. The slot has `request` and `response` until the caller takes them.

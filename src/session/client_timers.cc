@@ -134,7 +134,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     }
     if (slot->phase == Phase::kSending) send_mask_ |= bit(entry.slot);
   } else {
-    end_wait_for(*slot->transfer, entry.missing);
+    end_wait_for(slot->transfer->cost, entry.missing);
     for (uint32_t i = entry.index; i < entry.index + entry.count; i++) {
       if (slot->transfer->window.is_within(i) && !slot->transfer->window.contains(i)) slot->transfer->lost.insert(i);
     }

@@ -36,7 +36,7 @@ struct ServerSlot {
 
   uint32_t request_number = 0;
   Phase phase = Phase::kIdle;  ///< written by ServerSession::move() only
-  uint8_t whole_code = 0;      ///< size that the next packet 0 of the response may have (clause 5.3.3); 0: the usual
+  uint8_t whole_code = 0;  ///< size that the next packet 0 of the response may have (clause 5.3.3); 0: the session's
   uint16_t type = 0;
   uint32_t request_bytes = 0;
   uint32_t response_bytes = 0;                 ///< kFailed: the failure word (clause 5.6)

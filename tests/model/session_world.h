@@ -338,9 +338,10 @@ class World {
     if (options_.has_nat) packet.hash = mix(packet.hash, packet.address);
     if (!to_server) newest_server_number_ = header.number();
     const bool is_message = header.kind() == wire::Kind::kRequest || header.kind() == wire::Kind::kResponse;
-    if (is_message && bytes > options_.payload_bytes_max) (to_server ? large_requests_ : large_responses_)++;
-    const bool is_whole = header.kind() == wire::Kind::kResponse && (header.flags() & wire::kFirst) != 0;
-    if (is_whole && bytes > options_.payload_bytes_max) whole_responses_++;
+    if (is_message && bytes > options_.payload_bytes_max) {
+      (to_server ? large_requests_ : large_responses_)++;
+      whole_responses_ += !to_server && (header.flags() & wire::kFirst) != 0;
+    }
     in_flight_.push_back(std::move(packet));
     packets_sent_++;
   }
