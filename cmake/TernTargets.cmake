@@ -53,15 +53,23 @@ function(tern_add_library name type)
   target_link_libraries(${name} PUBLIC Threads::Threads PRIVATE NUMA::NUMA Sodium::Sodium)
 endfunction()
 
+# Sets the flags for the sources of tern's programs.
+function(tern_set_program_flags target)
+  tern_set_flags(${target})
+  if(TERN_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)  # as for tests: sanitizers see the library as it is optimised
+  endif()
+  target_link_libraries(${target} PUBLIC gflags Threads::Threads)
+endfunction()
+
 # tern_add_program(name source...): adds an executable in the directory of the list file, as a part of the target
 # `programs`.
 function(tern_add_program name)
   add_executable(${name} ${ARGN})
-  tern_set_flags(${name})
-  if(TERN_SANITIZE)
-    target_compile_options(${name} PRIVATE -O0)  # as for tests: sanitizers see the library as it is optimised
+  tern_set_program_flags(${name})
+  if(TERN_PRECOMPILE)
+    target_precompile_headers(${name} REUSE_FROM precompiled_for_programs)
   endif()
-  target_link_libraries(${name} PRIVATE gflags Threads::Threads)
   add_dependencies(programs ${name})
 endfunction()
 
