@@ -127,9 +127,12 @@ class Planted:
 
 
 def check(planted, search):
-    """Searches for all of the bugs and prints how each was found. Returns the number of missed bugs."""
+    """Searches for all of the bugs and prints how each was found. Returns the number of missed bugs.
+
+    As many at a time as the machine has CPUs, or as CMAKE_BUILD_PARALLEL_LEVEL says.
+    """
     missed = 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count()))) as pool:
         futures = {bug: pool.submit(bug.find, lambda program, bug=bug: search(bug, program)) for bug in planted}
         for bug, future in futures.items():
             try:
