@@ -137,14 +137,16 @@ std::optional<SocketAddress> SocketAddress::parse(std::string_view ip_and_port) 
 }
 
 std::string SocketAddress::to_text() const {
-  const std::string port_text = ":" + std::to_string(port());
-  return family() == AF_INET ? ip_text() + port_text : "[" + ip_text() + "]" + port_text;
+  const std::string host = family() == AF_INET ? ip_text() : std::string("[").append(ip_text()) + "]";
+  return host + ":" + std::to_string(port());
 }
 
 std::string SocketAddress::ip_text() const {
   char host[INET6_ADDRSTRLEN] = "";
   inet_ntop(family(), ip().data(), host, sizeof(host));
-  return scope() == 0 ? host : host + ("%" + std::to_string(scope()));
+  std::string text = host;
+  if (scope() != 0) text.append("%").append(std::to_string(scope()));
+  return text;
 }
 
 std::span<const std::byte> SocketAddress::ip() const {

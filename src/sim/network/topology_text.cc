@@ -46,7 +46,7 @@ constexpr Unit kTimes[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 constexpr Unit kRates[] = {{"M", 1e6}, {"G", 1e9}, {"T", 1e12}};
 constexpr Unit kPlain[] = {{"", 1}};
 
-std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+std::string quoted(std::string_view text) { return std::string("'").append(text) + "'"; }
 
 /// The words and options of a line, and the first error in them.
 class Line {
