@@ -107,6 +107,9 @@ template <class Loop>
   handlers_.dispatch(*dispatch);
   Incoming* incoming = handlers_.record();
   if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
+    // The handler may have copied or taken the message, and answered nevertheless in the preallocated buffer.
+    if (incoming->is_stable.load(std::memory_order_relaxed)) [[unlikely]]
+      Mailbox::rest(incoming);
     if (!loop.try_answer(incoming)) server_sessions_.send_answer(incoming);
   } else {
     handlers_.keep_if_open(incoming);

@@ -60,6 +60,49 @@ TYPED_TEST(RequestLife, kept__bytes_live_as_long_as_it) {
   }
 }
 
+/// A handler copies or takes its message and answers at once: nothing of its request is left for the next one.
+TYPED_TEST(RequestLife, message__taken_by_a_handler_that_answers_in_place) {
+  auto& server = *this->world.server;
+  bool takes = false;
+  std::vector<MsgBuf> taken;
+  ASSERT_TRUE(server
+                  .on_request(kOther,
+                              [&](Request request) {
+                                if (takes) {
+                                  taken.push_back(request.take_message().value());
+                                } else {
+                                  EXPECT_FALSE(request.stable_bytes().empty());
+                                }
+                                auto room = request.response(4);
+                                ASSERT_TRUE(room.ok());
+                                std::memcpy(room->data(), "done", 4);
+                                request.respond();
+                              })
+                  .ok());
+  const Session session = this->world.open();
+  for (const bool is_kept_next : {true, false}) {
+    for (const bool is_taken : {true, false}) {
+      takes = is_taken;
+      for (int i = 0; i < 3; i++) {  // from the second one on the slot has a response buffer
+        EXPECT_EQ(this->world.ask(session, kOther, "first").response, "done");
+      }
+      const std::string text(300, 'n');
+      Outcome next;
+      if (is_kept_next) {
+        ASSERT_NO_FATAL_FAILURE(this->send(session, text, next));
+        for (int i = 0; i < 200; i++) EXPECT_EQ(this->world.ask(session, kEcho, std::string(300, '!'), 300).runs, 1);
+        EXPECT_EQ(text_of(this->kept.back().bytes()), text);
+        reply(std::move(this->kept.back()), "late");
+        this->finish(next);
+      } else {
+        takes = true;
+        EXPECT_EQ(this->world.ask(session, kOther, text).response, "done");
+        EXPECT_EQ(text_of(taken.back().bytes()), text);
+      }
+    }
+  }
+}
+
 TYPED_TEST(RequestLife, response__given_out_in_the_handler_and_sent_from_elsewhere) {
   ASSERT_TRUE(this->world.server
                   ->on_request(kOther,
