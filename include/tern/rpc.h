@@ -36,7 +36,8 @@ class Rpc final : public Endpoint {
   /// Runs one iteration, without blocking. Returns the number of packets handled. Errors as of run_event_loop().
   Result<size_t> run_event_loop_once();
   /// A descriptor for a program's own epoll loop. It is readable when run_event_loop_once() has something to do, timers
-  /// included. After the first call, each iteration arms it again. kUnavailable: no descriptors are left. kNoMemory.
+  /// included. Each call arms it, and so does the end of each later run of the loop. kUnavailable: no descriptors are
+  /// left. kNoMemory.
   Result<int> descriptor();
   /// The time at which run_event_loop_once() has something to do, on the endpoint's clock. A packet, or a function of
   /// another thread, may come before. now() or less: call it at once. Duration::max(): it waits only for these. For a

@@ -63,8 +63,8 @@ class RpcCore final {
     if (!alarm_.is_open()) {
       if (Status status = alarm_.open(transport_->descriptor()); !status.ok()) return status;
       context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
-      arm();
     }
+    arm();
     return alarm_.descriptor();
   }
   /// Returns the time at which the next iteration must run. The caller may wait for it: until then, any change of this
@@ -248,6 +248,7 @@ class RpcCore final {
   [[gnu::noinline]] SendTurn transmit_rest(Client* client);
   [[gnu::noinline]] SendTurn transmit_rest(Server* server);
   void send_path_probes();
+  void run_until_stopped(Duration duration);
   uint64_t lend_cpu(base::Poller& poller, uint64_t vain_ns);
   void sleep(uint64_t until_ns);
   void arm();

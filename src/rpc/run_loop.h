@@ -8,13 +8,21 @@ namespace tern::rpc {
 template <class Impl>
 Status RpcCore<Impl>::run(Duration duration) {
   if (Status status = enter(); !status.ok()) return status;
+  run_until_stopped(duration);
+  core_.forget_stop();
+  if (alarm_.is_open()) arm();
+  return has_failed() ? core_.failure() : Status();
+}
+
+template <class Impl>
+void RpcCore<Impl>::run_until_stopped(Duration duration) {
   const uint64_t start_ns = transport_->now();
   const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
   uint64_t worked_ns = start_ns;
   bool has_slept = false;  // the loop has slept since `worked_ns`
   base::Poller poller;
   if (!kTraits.is_virtual) poller.enter(start_ns);
-  while (!core_.is_stopped_lately()) {
+  do {
     const size_t packets = iterate();
     if (packets != 0) {
       if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
@@ -23,10 +31,8 @@ Status RpcCore<Impl>::run(Duration duration) {
     }
     if (!is_clock_fresh_) continue;
     if (!kTraits.is_virtual) poller.note(context().now_ns);
-    if (has_failed()) [[unlikely]] {
-      poller.leave(context().now_ns);
-      return core_.failure();
-    }
+    if (has_failed()) [[unlikely]]
+      break;
     if (context().now_ns >= until_ns) break;
     if (packets != 0) continue;
     if (context().now_ns - worked_ns < spin_.ns()) {
@@ -37,10 +43,8 @@ Status RpcCore<Impl>::run(Duration duration) {
     sleep(until_ns);
     if (!kTraits.is_virtual) poller.enter(transport_->now());
     has_slept = true;
-  }
+  } while (!core_.is_stopped_lately());
   poller.leave(context().now_ns);
-  core_.forget_stop();
-  return {};
 }
 
 /// Called when polling has been in vain for `vain_ns`. Lends the CPU if another thread of this process probably needs

@@ -52,8 +52,11 @@ TYPED_TEST(Loop, run_event_loop__ends_with_its_duration_or_stop) {
   EXPECT_TRUE(client.run_event_loop(milliseconds(20)).ok());
   EXPECT_GE(client.now() - begin, milliseconds(20));
   EXPECT_TRUE(client.run_event_loop(milliseconds(-20)).ok());
+  bool has_run = false;
+  ASSERT_TRUE(client.post([&] { has_run = true; }).ok());
   client.stop();
   EXPECT_TRUE(client.run_event_loop().ok()) << "a stop before it counts";
+  EXPECT_TRUE(has_run) << "after the first iteration";
   ASSERT_TRUE(client.after(milliseconds(1), [&] { client.stop(); }).ok());
   EXPECT_TRUE(client.run_event_loop().ok());
 }
@@ -468,6 +471,33 @@ TYPED_TEST(Loop, descriptor__is_readable_when_there_is_work) {
   ASSERT_TRUE(this->world.call(*other, kEcho, "x", destroyed).ok());
   ASSERT_TRUE(client.destroy_session(*other).ok());
   loop.run_until([&] { return destroyed.runs == 1; });
+  server.stop();
+  server_thread.join();
+}
+
+/// The loop's other functions do not take away that the descriptor becomes readable for calls made outside of it.
+TYPED_TEST(Loop, descriptor__is_readable_after_it_was_asked_for_again_and_after_a_run) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  auto& server = *this->world.server;
+  std::thread server_thread([&] { EXPECT_TRUE(server.run_event_loop().ok()); });
+  PollLoop<TypeParam> loop(client);
+  auto session = client.create_session(this->world.server_nexus->uri());
+  ASSERT_TRUE(session.ok());
+  loop.run_until([&] { return client.is_open(*session); });
+  for (const bool is_run : {false, true}) {
+    while (loop.turn(150)) {
+    }
+    if (is_run) {
+      EXPECT_TRUE(client.run_event_loop(milliseconds(20)).ok());
+    } else {
+      EXPECT_TRUE(client.descriptor().ok());
+    }
+    Outcome outcome;
+    ASSERT_TRUE(this->world.call(*session, kEcho, "hello", outcome).ok());
+    EXPECT_TRUE(loop.run_until([&] { return outcome.runs == 1; })) << is_run;
+    EXPECT_EQ(outcome.response, "hello");
+  }
   server.stop();
   server_thread.join();
 }
