@@ -115,7 +115,7 @@ Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaite
   return true;
 }
 
-/// The waiter may be on a dead session that waits for its last calls.
+/// The session may be dead and wait for its last calls, or be destroyed and have lost its name already.
 void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter) {
   const auto unlink = [waiter](Client* client) {
     for (detail::SessionWaiter** link = &client->waiters; *link != nullptr; link = &(*link)->next) {
@@ -125,8 +125,10 @@ void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter
     }
   };
   if (Client* client = find(session); client != nullptr) unlink(client);
-  for (Client* client : dead_) {
-    if (client->public_name == session.name) unlink(client);
+  for (const auto* list : {&dead_, &ending_}) {
+    for (Client* client : *list) {
+      if (client->public_name == session.name) unlink(client);
+    }
   }
 }
 

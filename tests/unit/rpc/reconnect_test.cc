@@ -9,6 +9,7 @@
 #include <tern/coroutine.h>
 
 #include "rpc/endpoint_core.h"
+#include "unit/rpc/owned_coroutine.h"
 #include "unit/rpc/rpc_world.h"
 
 namespace tern::rpc_test {
@@ -86,6 +87,21 @@ TYPED_TEST(Reconnect, session_keeps_its_name_across_restarts_of_the_server) {
     EXPECT_EQ(this->heard.back().state, SessionState::kOpen);
     this->heard.clear();
   }
+}
+
+TYPED_TEST(Reconnect, frame_of_a_waiting_coroutine_may_be_destroyed_after_its_session) {
+  ASSERT_NO_FATAL_FAILURE(this->make());
+  auto& client = *this->world_.client;
+  auto has_gone_on = std::make_unique<bool>(false);
+  auto waits = [](Endpoint& endpoint, Session to, bool& gone_on) -> Owned {
+    (void)co_await endpoint.opened(to);
+    gone_on = true;
+  }(client, this->session_, *has_gone_on);
+  EXPECT_TRUE(client.destroy_session(this->session_).ok());
+  waits.frame.destroy();
+  this->world_.turns(100);
+  EXPECT_FALSE(*has_gone_on);
+  EXPECT_EQ(this->count(SessionState::kEnded), 1u);
 }
 
 /// The id contains the name of the session, which is not the key of the present attempt.
