@@ -26,7 +26,9 @@ class [[nodiscard]] CallAwaitable {
         options_(options),
         request_(std::move(request)),
         response_(std::move(response)),
-        type_(type) {}
+        type_(type) {
+    options_.refusal_runs_then = false;  // a refusal does not suspend, so that there is nothing to resume
+  }
   /// For Endpoint::call().
   CallAwaitable(Endpoint& endpoint, Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response,
                 CallOptions options)

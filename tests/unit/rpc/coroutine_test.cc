@@ -147,7 +147,7 @@ TYPED_TEST(Coroutine, call__that_is_refused_does_not_wait) {
   auto& server = *this->world.server;
   const Session session = this->world.open();
   Seen seen;
-  this->ask(client, Session(), kEcho, "x", 1, seen);
+  this->ask(client, Session(), kEcho, "x", 1, seen, {.refusal_runs_then = true});
   this->ask(client, session, 4096, "x", 1, seen);
   std::thread([&] {
     [](Endpoint& endpoint, Session to, Seen& what) -> Detached {
