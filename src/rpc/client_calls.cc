@@ -119,8 +119,8 @@ void ClientSessions::end_call_early(Client* client, ClientSlot* slot, Status sta
   detail::Buffer* response = slot->response;
   session::Continuation continuation = std::move(slot->continuation);
   client->session.end_early(slot, context_.now_ns);
-  after_input(client);
   completions_.wait(ticket, request, response, status, 0, std::move(continuation));
+  after_input(client);  // may end further calls, each of which needs a place of its own in completions_
 }
 
 /// Ends the calls of a dead session. Calls whose buffers the transport still has stay in their slots until a later call

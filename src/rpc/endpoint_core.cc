@@ -52,6 +52,7 @@ Status EndpointCore::start() {
   if (Status status = context_.nexus.add_endpoint(context_.port); !status.ok()) return status;
   begin_to_publish();
   context_.log.endpoint(LogKind::kEndpointCreated);
+  is_started_ = true;
   return {};
 }
 
@@ -169,13 +170,18 @@ void EndpointCore::stop_waiting(Session session, detail::SessionWaiter* waiter) 
   client_sessions_.stop_waiting(session, waiter);
 }
 
+Status EndpointCore::refusal() const {
+  if (!is_owner()) {
+    return not_owner("enqueue_request() must be called by the thread that runs the event loop: use post()");
+  }
+  return client_sessions_.refusal();
+}
+
 /// Starts calls outside of the fast path, and refuses wrong ones.
 StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail::Buffer* request,
                                           detail::Buffer* response, Duration deadline) {
   const auto refuse = [this](Status status) { return client_sessions_.refuse_call(status); };
-  if (!is_owner()) {
-    return refuse(not_owner("enqueue_request() must be called by the thread that runs the event loop: use post()"));
-  }
+  if (!is_owner()) return {nullptr, 0};  // refusal() has the reason
   Client* client = client_sessions_.find(session);
   if (is_of_server(session)) {
     return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
@@ -439,6 +445,7 @@ void EndpointCore::close_all() {
   server_sessions_.forget_to_send();
   context_.mailbox->set_wake(nullptr);
   wait_for_wakers();
+  if (!is_started_) return;
   keep_trace();
   context_.log.endpoint(LogKind::kEndpointClosed);
 }

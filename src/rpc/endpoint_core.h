@@ -73,7 +73,7 @@ class TERN_API EndpointCore {
                               Duration deadline);
   session::Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
-  Status refusal() const { return client_sessions_.refusal(); }
+  Status refusal() const;
   /// Any thread.
   Status dump_trace(std::string_view file) const;
   Status cancel(CallId call);
@@ -296,6 +296,7 @@ class TERN_API EndpointCore {
   uint32_t idle_iterations_ = 0;  ///< iterations that found nothing to receive
   std::atomic<bool> is_bound_{
       false};  ///< the loop has run, so that the owner cannot change; other threads that try to run it read this
+  bool is_started_ = false;  ///< start() has succeeded
   bool is_closed_ = false;
   Status failure_;  ///< the transport's failure, which is final
   uint64_t link_bytes_per_sec_ = 0;

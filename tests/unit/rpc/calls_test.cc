@@ -1,6 +1,7 @@
 // The effects of calls, timers and sessions on each other from inside callbacks, and early ends of calls.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "rpc/endpoint_core.h"
 #include "unit/rpc/rpc_world.h"
 
 namespace tern::rpc_test {
@@ -137,6 +139,25 @@ TYPED_TEST(Calls, refusal_runs_then__gives_the_reason_and_both_buffers_at_once) 
     EXPECT_EQ(refused(session, kEcho, message(client, "x"), client.alloc_msgbuf(8)).code(), Code::kWrongThread);
   }).join();
   EXPECT_EQ(client.counters().calls_completed + client.counters().calls_failed, 0u);
+}
+
+/// A call of another thread is refused, and leaves the reason for which the owner's call was refused.
+TYPED_TEST(Calls, refusal__is_that_of_the_calling_thread) {
+  auto& client = *this->world.client;
+  const Session session = this->world.open();
+  std::atomic<bool> is_over{false};
+  const auto refused = [&](Session to) {
+    return client.enqueue_request(to, kEcho, MsgBuf(), MsgBuf(), [](Completion&) {}).status().code();
+  };
+  std::thread other([&] {
+    while (!is_over) EXPECT_EQ(refused(session), Code::kWrongThread);
+  });
+  for (int i = 0; i < 20'000; i++) {
+    EXPECT_EQ(refused(session), Code::kMisuse);
+    EXPECT_EQ(refused(Session()), Code::kSessionReset);
+  }
+  is_over = true;
+  other.join();
 }
 
 TYPED_TEST(Calls, refusal_runs_then__changes_nothing_for_accepted_calls) {
@@ -300,6 +321,21 @@ TYPED_TEST(Calls, cancel__before_the_session_is_open_ends_that_call_only) {
   this->world.run_until([&] { return cancelled.runs == 1 && left.runs == 1; });
   EXPECT_EQ(cancelled.code(), Code::kCancelled);
   EXPECT_EQ(left.response, "y");
+}
+
+/// Both calls end within cancel(), and each has a place among those whose continuations will run.
+TYPED_TEST(Calls, cancel__of_a_call_before_one_that_is_late) {
+  auto& client = *this->world.client;
+  const Session session = this->world.open({.window = 1});
+  Outcome cancelled, late;
+  const auto id = this->world.call(session, kEcho, "x", cancelled);
+  ASSERT_TRUE(id.ok());
+  ASSERT_TRUE(this->world.call(session, kEcho, "y", late, 8, {.deadline = seconds(0)}).ok());
+  ASSERT_TRUE(client.cancel(*id).ok());
+  rpc::EndpointCore::of(client).check_invariants();
+  this->world.run_until([&] { return cancelled.runs == 1 && late.runs == 1; });
+  EXPECT_EQ(cancelled.code(), Code::kCancelled);
+  EXPECT_EQ(late.code(), Code::kDeadline);
 }
 
 TYPED_TEST(Calls, cancel__queued_started_or_sent_call_ends_once) {

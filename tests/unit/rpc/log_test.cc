@@ -117,6 +117,15 @@ TEST_F(Log, nexus_and_endpoint_begin_and_end_in_order) {
   EXPECT_EQ(kinds, wanted);
 }
 
+TEST_F(Log, endpoint_that_could_not_be_created_has_not_ended) {
+  ASSERT_NO_FATAL_FAILURE(make());
+  RpcOptions options;
+  options.endpoint_id = 3;
+  EXPECT_FALSE(Rpc<Udp>::create(*world_.client_nexus, patient<Udp::Options>(), small_memory(options)).ok());
+  EXPECT_EQ(at_client_->heard(LogKind::kEndpointCreated).size(), 1u);
+  EXPECT_FALSE(at_client_->has(LogKind::kEndpointClosed));
+}
+
 TEST_F(Log, server_and_client_tell_of_a_refusal_by_the_endpoint) {
   ASSERT_NO_FATAL_FAILURE(make({.server_sessions_max = 1}));
   (void)world_.open();
