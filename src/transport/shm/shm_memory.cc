@@ -114,9 +114,8 @@ Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKi
     return Status(Code::kRefused, "shm: a ring must lie in ordinary pages");
   }
   // Reading a hole would allocate its page for this process. An honest peer fills its memory before it hands it over,
-  // and the seals forbid new holes.
-  constexpr size_t kStatBlockBytes = 512;  // stat(2)
-  if (is_ordinary && static_cast<size_t>(file.st_blocks) * kStatBlockBytes < bytes) {
+  // and the seals forbid new holes. (st_blocks would also count pages behind the end, which the seals do not keep.)
+  if (is_ordinary && ::lseek(fd.get(), 0, SEEK_HOLE) != static_cast<off_t>(bytes)) {
     return Status(Code::kRefused, "shm: the peer's memory has holes");
   }
   if (!take(bytes)) return Status(Code::kNoMemory, "shm: peers' memory takes half of this process's address space");

@@ -348,8 +348,16 @@ TEST_F(ShmHostile, references__outside_of_the_chunk_are_dropped) {
 }
 
 TEST_F(ShmHostile, chunks__beyond_the_rules_end_the_peer) {
-  const auto sealed = memfd(1 << 20, kAllSeals);
+  const auto filled = std::move(*shm::make_own_memory("filled", 1 << 20));
+  const auto& sealed = filled.fd;
   const auto unsealed = memfd(1 << 20, F_SEAL_SHRINK | F_SEAL_GROW);
+  const auto empty = memfd(1 << 20, kAllSeals);
+  auto beyond = memfd(1 << 20, 0);  // its pages lie behind its end, and it could give them back
+  ASSERT_EQ(::fallocate(beyond.get(), FALLOC_FL_KEEP_SIZE, 1 << 20, 1 << 20), 0);
+  ASSERT_EQ(::fcntl(beyond.get(), F_ADD_SEALS, kAllSeals), 0);
+  auto last = memfd(1 << 20, 0);  // one hole
+  ASSERT_EQ(::fallocate(last.get(), 0, 0, (1 << 20) - kPage), 0);
+  ASSERT_EQ(::fcntl(last.get(), F_ADD_SEALS, kAllSeals), 0);
   const auto expect_end = [&](uint32_t id, uint64_t bytes, int fd) {
     RawPeer raw(victim);
     raw.join(victim);
@@ -361,12 +369,15 @@ TEST_F(ShmHostile, chunks__beyond_the_rules_end_the_peer) {
   expect_end(0, 0, sealed.get());
   expect_end(0, UINT64_MAX, sealed.get());
   expect_end(1u << 30, 1 << 20, sealed.get());
+  expect_end(0, 1 << 20, empty.get());
+  expect_end(0, 1 << 20, beyond.get());
+  expect_end(0, 1 << 20, last.get());
   RawPeer raw(victim);
   raw.join(victim);
   ASSERT_EQ(shm::send_chunk(raw.socket.get(), 3, 1 << 20, sealed.get()), shm::SendResult::kSent);
   ASSERT_EQ(shm::send_chunk(raw.socket.get(), 3, 1 << 20, sealed.get()), shm::SendResult::kSent);
   EXPECT_TRUE(raw.is_refused(victim));
-  EXPECT_EQ(victim->counters().peers_refused, 6u);
+  EXPECT_EQ(victim->counters().peers_refused, 9u);
 }
 
 TEST_F(ShmHostile, consumed__impossible_count_fills_its_own_ring_only) {
