@@ -2,7 +2,8 @@
 
 The objects of the program that depend on a patched file are compiled again, with the commands of the original build, and
 linked with the build's other objects. A patch of a header may have a line "Compiles: SOURCE..." with the sources that use the
-changed part: only these sources are compiled again, and the other dependent objects are used as they are.
+changed part: only these sources are compiled again, and the other dependent objects are used as they are. A patch of a bug
+that late seeds find may have a line "Seed: N": the seeds from N on run before those below.
 """
 
 import concurrent.futures
@@ -89,6 +90,11 @@ class Planted:
         out = run(["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-i", str(self.patch)], cwd=self.tree)
         return re.findall(r"^patching file '?([^'\n]+?)'?$", out, re.MULTILINE)
 
+    def words(self, key):
+        """The words of the patch's line "KEY: WORD..."; none if it has no such line."""
+        line = re.search(rf"^{key}: (.*)$", self.patch.read_text(), re.MULTILINE)
+        return line.group(1).split() if line else []
+
     def compile(self, name):
         output = self.work / "objects" / name
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -103,8 +109,7 @@ class Planted:
 
     def make(self):
         link, extra = self.build.link, []
-        sources = re.search(r"^Compiles: (.*)$", self.patch.read_text(), re.MULTILINE)
-        for name in self.build.objects_of(self.copy(), sources.group(1).split() if sources else []):
+        for name in self.build.objects_of(self.copy(), self.words("Compiles")):
             output = str(self.compile(name))
             if f" {name} " in link:
                 link = link.replace(f" {name} ", f" {output} ")
@@ -153,9 +158,13 @@ def check_by_seeds(here, program, targets, folders):
     if sys.argv[3:]:
         patches = [here / f"{name.removesuffix('.patch')}.patch" for name in sys.argv[3:]]
 
-    def search(_, planted):
-        done = subprocess.run([str(planted), f"--seeds=1-{seeds}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, errors="replace")
+    def search(bug, planted):
+        first = int((bug.words("Seed") or [1])[0])
+        for part in (f"{first}-{seeds}", f"1-{first - 1}"):
+            done = subprocess.run([str(planted), f"--seeds={part}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, errors="replace")
+            if done.returncode != 0 or first == 1:
+                break
         if done.returncode == 0:
             raise Failed(f"not found by seeds 1 to {seeds}")
         seed = re.search(r"--seed=(\d+)", done.stderr)
