@@ -18,7 +18,7 @@ namespace {
 #ifdef TERN_IS_SANITIZED
 constexpr size_t kSessions = 500;
 #else
-constexpr size_t kSessions = 5000;
+constexpr size_t kSessions = 2000;
 #endif
 
 #ifndef TERN_IS_SANITIZED  // a sanitizer uses additional memory for each allocation
