@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Bad use of the benchmarks: one sentence on standard error, nothing on standard output, an exit code that is not zero,
 and all that soon. Every program under microbench/ of the build directory, with every flag that it says it has.
-Usage: bad_use_test.py BUILD_DIR
+Usage: bad_use_test.py BUILD_DIR [--at_most=N]
+  --at_most  for a sanitized build: runs some N programs of each test, evenly spread among all
 """
 import concurrent.futures
+import glob
 import os
 import re
 import resource
@@ -17,15 +19,12 @@ sys.dont_write_bytecode = True
 from refusals import SECONDS_MAX, RefusalTest, become_nobody, run  # noqa: E402
 
 build_dir = None
+at_most = None
 
 
 def programs():
-    found = []
-    for directory in ('microbench', 'microbench/limits'):
-        for entry in os.scandir(os.path.join(build_dir, directory)):
-            if entry.is_file() and os.access(entry.path, os.X_OK):
-                found.append(entry.path)
-    return sorted(found)
+    paths = [path for pattern in ('*', 'limits/*') for path in glob.glob(os.path.join(build_dir, 'microbench', pattern))]
+    return sorted(path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK))
 
 
 def flags_of(program):
@@ -100,6 +99,8 @@ class BadUse(RefusalTest):
         """Eight at a time: those without an answer wait for it."""
         commands = list(commands)
         self.assertTrue(commands)
+        if at_most:
+            commands = commands[::-(-len(commands) // at_most)]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for command, done in zip(commands, pool.map(run, commands)):
                 with self.subTest(program=os.path.basename(command[0]), flags=command[1:]):
@@ -107,8 +108,10 @@ class BadUse(RefusalTest):
 
     def test_every_program_is_listed(self):
         names = {os.path.relpath(program, build_dir) for program in programs()}
-        self.assertLessEqual({'microbench/latency', 'microbench/small_rpc_rate', 'microbench/instructions_driver',
-                              'microbench/limits/ring_pingpong', 'microbench/limits/udp_pingpong'}, names)
+        self.assertLessEqual({'microbench/latency', 'microbench/small_rpc_rate'}, names)
+        if not at_most:  # sanitized builds leave these out
+            self.assertLessEqual({'microbench/instructions_driver', 'microbench/limits/ring_pingpong',
+                                  'microbench/limits/udp_pingpong'}, names)
 
     def test_unknown_flags_and_stray_words_are_refused(self):
         self.assert_all_refused([program, argument] for program in programs()
@@ -213,4 +216,6 @@ class BadUse(RefusalTest):
 
 if __name__ == '__main__':
     build_dir = os.path.abspath(sys.argv.pop(1))
+    if len(sys.argv) > 1 and sys.argv[1].startswith('--at_most='):
+        at_most = int(sys.argv.pop(1).split('=')[1])
     unittest.main()

@@ -64,6 +64,17 @@ class Counts(unittest.TestCase):
         code, output, calls = self.run_with([passed('a.b'), passed('c')])
         self.assertEqual((code, output.splitlines()[-1], len(calls)), (0, '3 passed, 0 failed, 0 skipped', 1))  # and a build
 
+    def test_each_googletest_case_counts(self):
+        whole = case('file', output='Running main()\n[==========] 12 tests from 2 test suites ran. (3 ms total)\n'
+                                    '[  PASSED  ] 12 tests.\n')
+        one = case('file.one', output='[  PASSED  ] 1 test.\n')
+        code, output, calls = self.run_with([whole, one, passed('a')])
+        self.assertEqual((code, output.splitlines()[-1]), (0, '15 passed, 0 failed, 0 skipped'))
+        self.assertIn('--test-output-truncation head', calls[0])  # the last lines are not cut off
+        code, output, _ = self.run_with([passed('a'), failed('file', '[  PASSED  ] 11 tests.\n')], [whole])
+        self.assertEqual((code, output.splitlines()[-1]), (0, '14 passed, 0 failed, 0 skipped'))
+        self.assertEqual(output.count('unsteady: '), 1)
+
     def test_skipped_fails_in_ci_only(self):
         for ci in (False, True):
             code, output, _ = self.run_with([passed('a'), skipped('b')], ci=ci)
