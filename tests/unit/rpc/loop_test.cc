@@ -428,6 +428,14 @@ class PollLoop {
     }
     return true;
   }
+  /// Opens a session with a server whose loop another thread runs.
+  Session open(const Nexus& server) {
+    auto session = rpc_.create_session(server.uri());
+    EXPECT_TRUE(session.ok()) << session.status().message();
+    if (!session.ok()) return {};
+    run_until([&] { return rpc_.is_open(*session); });
+    return *session;
+  }
   int iterations = 0;
 
  private:
@@ -441,12 +449,10 @@ TYPED_TEST(Loop, descriptor__is_readable_when_there_is_work) {
   auto& server = *this->world.server;
   std::thread server_thread([&] { EXPECT_TRUE(server.run_event_loop().ok()); });
   PollLoop<TypeParam> loop(client);
-  auto session = client.create_session(this->world.server_nexus->uri());
-  ASSERT_TRUE(session.ok());
-  loop.run_until([&] { return client.is_open(*session); });
+  const Session session = loop.open(*this->world.server_nexus);
   for (int i = 0; i < 20; i++) {  // made outside of the loop, like all calls below
     Outcome outcome;
-    ASSERT_TRUE(this->world.call(*session, kEcho, "hello", outcome).ok());
+    ASSERT_TRUE(this->world.call(session, kEcho, "hello", outcome).ok());
     loop.run_until([&] { return outcome.runs == 1; });
     EXPECT_EQ(outcome.response, "hello");
   }
@@ -458,7 +464,7 @@ TYPED_TEST(Loop, descriptor__is_readable_when_there_is_work) {
   loop.run_until([&] { return has_run; });
   poster.join();
   Outcome cancelled;
-  auto id = this->world.call(*session, kEcho, "x", cancelled);
+  auto id = this->world.call(session, kEcho, "x", cancelled);
   ASSERT_TRUE(id.ok());
   ASSERT_TRUE(client.cancel(*id).ok());
   loop.run_until([&] { return cancelled.runs == 1; });
@@ -482,9 +488,7 @@ TYPED_TEST(Loop, descriptor__is_readable_after_it_was_asked_for_again_and_after_
   auto& server = *this->world.server;
   std::thread server_thread([&] { EXPECT_TRUE(server.run_event_loop().ok()); });
   PollLoop<TypeParam> loop(client);
-  auto session = client.create_session(this->world.server_nexus->uri());
-  ASSERT_TRUE(session.ok());
-  loop.run_until([&] { return client.is_open(*session); });
+  const Session session = loop.open(*this->world.server_nexus);
   for (const bool is_run : {false, true}) {
     while (loop.turn(150)) {
     }
@@ -494,7 +498,7 @@ TYPED_TEST(Loop, descriptor__is_readable_after_it_was_asked_for_again_and_after_
       EXPECT_TRUE(client.descriptor().ok());
     }
     Outcome outcome;
-    ASSERT_TRUE(this->world.call(*session, kEcho, "hello", outcome).ok());
+    ASSERT_TRUE(this->world.call(session, kEcho, "hello", outcome).ok());
     EXPECT_TRUE(loop.run_until([&] { return outcome.runs == 1; })) << is_run;
     EXPECT_EQ(outcome.response, "hello");
   }
