@@ -1,16 +1,12 @@
-// Thousands of sessions between two endpoints, which are begun at once, used, destroyed and begun again, and their
-// memory.
-#include <malloc.h>
-
+// Thousands of sessions between two endpoints, which are begun at once, used, destroyed and begun again. Their memory:
+// session_memory_test.cc.
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "rpc/endpoint_core.h"
-#include "unit/rpc/rpc_world.h"
+#include "unit/rpc/many_sessions.h"
 
 namespace tern::rpc_test {
 namespace {
@@ -21,55 +17,10 @@ constexpr size_t kSessions = 500;
 constexpr size_t kSessions = 2000;
 #endif
 
-#ifndef TERN_IS_SANITIZED  // a sanitizer uses additional memory for each allocation
-
-/// Returns the memory of the process. Each page counts once, however often it is mapped. malloc returns its free memory
-/// first.
-size_t memory_bytes() {
-  malloc_trim(0);
-  std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string word; file >> word;) {
-    if (word != "Pss:") continue;
-    size_t kilobytes = 0;
-    file >> kilobytes;
-    return kilobytes * 1024;
-  }
-  return 0;
-}
-
-#endif
-
 template <class T>
-class ManySessionsTest : public ::testing::Test {
+class ManySessionsTest : public ManySessions<T> {
  protected:
-  void SetUp() override { ASSERT_NO_FATAL_FAILURE(world_.make()); }
-
-  /// Begins all sessions at once, and makes one call in each of them.
-  std::vector<Session> open_and_use() {
-    std::vector<Session> sessions;
-    size_t answered = 0;
-    for (size_t i = 0; i < kSessions; i++) {
-      auto session = world_.client->create_session(world_.server_nexus->uri(), {.connect_timeout = kPatience});
-      EXPECT_TRUE(session.ok()) << session.status().message();
-      if (!session.ok()) return {};
-      sessions.push_back(*session);
-      auto call = world_.client->enqueue_request(*session, kEcho, message(*world_.client, "x"),
-                                                 world_.client->alloc_msgbuf(1), [&answered](Completion& done) {
-                                                   EXPECT_TRUE(done.status.ok()) << done.status.message();
-                                                   answered++;
-                                                 });
-      EXPECT_TRUE(call.ok()) << call.status().message();
-    }
-    EXPECT_TRUE(world_.run_until([&] { return answered == kSessions; }));
-    EXPECT_EQ(world_.client->counters().sessions_failed, 0u);
-    return sessions;
-  }
-  void rest() {
-    // The reports after 100 ms of silence leave, and the server then frees the responses that it kept.
-    const auto until = std::chrono::steady_clock::now() + milliseconds(400);
-    world_.run_until([&] { return std::chrono::steady_clock::now() > until; });
-  }
-  World<T> world_;
+  std::vector<Session> open_and_use() { return ManySessions<T>::open_and_use(kSessions); }
 };
 TYPED_TEST_SUITE(ManySessionsTest, Transports, TransportNames);
 
@@ -204,32 +155,6 @@ TYPED_TEST(ManySessionsTest, words_of_strangers_are_looked_at_without_harm) {
   EXPECT_TRUE(this->world_.run_until([&] { return server.context().sessions == 0 && client.context().sessions == 0; }));
   EXPECT_EQ(client.context().receiving, rpc::Receiving::kPlain);
 }
-
-#ifndef TERN_IS_SANITIZED
-
-/// The limit is 2.25 KiB a session, both ends together.
-TYPED_TEST(ManySessionsTest, occupy_little_and_are_used_again) {
-  constexpr size_t kBytesMax = 2304;
-  this->open_and_use();  // allocates the memory that does not depend on the number of later sessions
-  this->rest();
-  const size_t before = memory_bytes();
-  if (before == 0) GTEST_SKIP() << "no /proc/self/smaps_rollup here";
-  const std::vector<Session> sessions = this->open_and_use();
-  this->rest();
-  const size_t grown = memory_bytes() - before;
-  EXPECT_LE(grown, kSessions * kBytesMax);
-  EXPECT_GE(grown, kSessions * (sizeof(rpc::Client) + sizeof(rpc::Server)) * 3 / 4) << "not what this test measures";
-
-  for (const Session session : sessions) ASSERT_TRUE(this->world_.client->destroy_session(session).ok());
-  this->rest();
-  this->open_and_use();
-  this->rest();
-  // The Nexuses remember ended sessions for some seconds, in less than half the memory of a session.
-  const size_t grown_again = memory_bytes() - before;
-  EXPECT_LE(grown_again, grown + kSessions * 1024);
-}
-
-#endif
 
 }  // namespace
 }  // namespace tern::rpc_test

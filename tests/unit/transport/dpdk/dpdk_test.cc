@@ -149,31 +149,41 @@ TEST(Dpdk, frames_that_the_driver_does_not_take__stay_queued__and_leave_later) {
   RawEnd raw(1);  // its queue becomes full
   const PeerId peer = connect(a, raw.where());
   detail::Buffer* buffer = a.filled(1400, kA);
-  uint32_t sent = 0;
-  while (sent < 100'000 && a.send(peer, sent, buffer, 1400)) {
-    ++sent;
-    a->flush();
-  }
-  ASSERT_LT(sent, 100'000u) << "memory for queued frames is bounded";
-  EXPECT_LT(a->released(), a->ticket());
-  // The port's thread reads frames in place of `raw`, which may have no CPU: `raw` gets them later than those that it
-  // reads itself, or never. The last packet is therefore sent again.
+  // Frames of which the driver takes none for 10 ms are lost, and so they are when the test has no CPU for this time.
+  // The test then begins again, with higher numbers.
+  const auto until = std::chrono::steady_clock::now() + kPatience;
   std::vector<uint32_t> numbers;
-  ASSERT_TRUE(run_until({}, [&] {
-    for (const auto& frame : raw.receive()) numbers.push_back(wire::load_header(frame.data() + 42).number());
-    a->flush();
-    if (a->released() >= a->ticket()) (void)a.send(peer, sent, buffer, 1400);
-    return !numbers.empty() && numbers.back() == sent;
-  })) << numbers.size();
-  a->flush();
-  ASSERT_TRUE(run_until({&a}, [&] { return a->released() >= a->ticket(); }));
+  uint32_t next = 0;
+  uint64_t lost = 0;
+  do {
+    lost = a->counters().send_errors;
+    const uint32_t first = next;
+    while (next - first < 100'000 && a.send(peer, next, buffer, 1400)) {
+      ++next;
+      a->flush();
+    }
+    ASSERT_LT(next - first, 100'000u) << "memory for queued frames is bounded";
+    EXPECT_LT(a->released(), a->ticket());
+    // The port's thread reads frames in place of `raw`, which may have no CPU: `raw` gets them later than those that it
+    // reads itself, or never. The last packet is therefore sent again.
+    const uint32_t last = next++;
+    numbers.clear();
+    ASSERT_TRUE(run_until({&a}, [&] {
+      for (const auto& frame : raw.receive()) {
+        const uint32_t number = wire::load_header(frame.data() + 42).number();
+        if (number >= first) numbers.push_back(number);
+      }
+      if (a->released() >= a->ticket()) (void)a.send(peer, last, buffer, 1400);
+      return !numbers.empty() && numbers.back() == last;
+    })) << numbers.size();
+    ASSERT_TRUE(run_until({&a}, [&] { return a->released() >= a->ticket(); }));
+    EXPECT_TRUE(is_merged_of_two(numbers));
+    std::erase(numbers, last);
+  } while (a->counters().send_errors != lost && std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(a->counters().send_errors, lost);
   EXPECT_GE(numbers.size(), DpdkSends::kSlots);
-  EXPECT_TRUE(is_merged_of_two(numbers));
-  std::erase(numbers, sent);
   std::sort(numbers.begin(), numbers.end());
   EXPECT_EQ(std::adjacent_find(numbers.begin(), numbers.end()), numbers.end()) << "a frame has left twice";
-  EXPECT_GE(a->released(), a->ticket());
-  EXPECT_EQ(a->counters().send_errors, 0u);
 }
 
 TEST(Dpdk, peer_that_takes_nothing__costs_its_frames_after_a_time__and_memory_comes_back) {
