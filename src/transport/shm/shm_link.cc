@@ -39,6 +39,7 @@ Status ShmImpl::prepare_ring(Peer& peer) {
 
 /// Starts an attempt to connect. kQueueFull: the peer is on attempts_, and housekeeping tries again.
 Status ShmImpl::start_attempt(Peer& peer) {
+  if (peer.identity == identity_) return link_to_self(peer);
   const Status status = try_attempt(peer);
   if (status.code() != Code::kQueueFull) return status;
   const uint64_t at = now();

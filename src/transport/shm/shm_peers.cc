@@ -38,7 +38,7 @@ Result<PeerId> ShmImpl::connect(std::span<const std::byte> address, std::string_
   if (!made.ok()) return made.status();
   Peer& peer = **made;
   peer.references = 1;
-  const Status status = identity == identity_ ? link_to_self(peer) : start_attempt(peer);
+  const Status status = start_attempt(peer);
   if (!status.ok() && status.code() != Code::kQueueFull) {
     free_peer(peer);
     return status;

@@ -203,6 +203,19 @@ TEST(Shm, connect__to_itself) {
   memory::Arena::release(buffer);
 }
 
+/// A session to the endpoint itself may begin in any iteration after the last one has ended.
+TEST(Shm, connect__to_itself_while_the_last_connection_ends) {
+  for (int rounds = 0; rounds < 8; rounds++) {
+    ShmEnd a;
+    const PeerId self = connect(a, a);
+    a->disconnect(self);
+    for (int i = 0; i < rounds; i++) a.receive();
+    const PeerId again = connect(a, a);
+    ASSERT_EQ(a->peer_state(again), PeerState::kReady) << rounds;
+    ASSERT_EQ(a->counters().peers_refused, 0u) << rounds;
+  }
+}
+
 TEST(Shm, peers_max__is_an_error_with_a_remedy) {
   ShmEnd a({.peers_max = 1}), b, c;
   connect(a, b);
