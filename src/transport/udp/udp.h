@@ -253,7 +253,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   bool give_socket(Peer& peer);
   /// Address, datagram size, and whether the peer is paired. They are all in the name, so that a stranger who names
   /// another peer's address does not change how packets to that peer are sent.
-  using PeerName = std::array<std::byte, UdpAddressBytes::kBytesMax + 3>;
+  using PeerName = std::array<std::byte, UdpAddressBytes::kBytesMax + 7>;
   static PeerName name_of(const SocketAddress& address, uint32_t datagram_bytes, bool is_paired);
   Result<PeerId> connect_to(std::span<const std::byte> address, std::string_view host, bool is_paired);
   Result<PeerId> find_or_make(const SocketAddress& target, uint32_t datagram_bytes, bool is_paired);

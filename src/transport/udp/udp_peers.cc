@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -56,6 +57,8 @@ UdpImpl::PeerName UdpImpl::name_of(const SocketAddress& address, uint32_t datagr
   name[UdpAddressBytes::kBytesMax] = static_cast<std::byte>(datagram_bytes & 0xff);
   name[UdpAddressBytes::kBytesMax + 1] = static_cast<std::byte>(datagram_bytes >> 8);
   name[UdpAddressBytes::kBytesMax + 2] = static_cast<std::byte>(is_paired);
+  const uint32_t scope = address.scope();  // a link-local address is another host on each link
+  std::memcpy(&name[UdpAddressBytes::kBytesMax + 3], &scope, sizeof(scope));
   return name;
 }
 
@@ -147,7 +150,7 @@ void UdpImpl::disconnect(PeerId id) {
     if (getpid() == pid_) transmit(peer);
     PeerId* const end = dirty_.data() + dirty_count_;
     *std::find(dirty_.data(), end, id) = *(end - 1);
-    --dirty_count_;
+    if (--dirty_count_ == 0) flush_peers();  // the burst is over, and flush() does not see it
   }
   if (peer.is_blocked) lose_kept(id);
   if (peer.socket) std::erase(connected_, id);

@@ -298,6 +298,23 @@ TEST(UdpSend, full_burst_refuses_packets_until_a_flush) {
   memory::Arena::release(buffer);
 }
 
+TEST(UdpSend, full_burst_ends_with_the_disconnect_of_its_only_peer) {
+  auto client = make(), server = make(), other_server = make();
+  const PeerId peer = must_connect(*client, *server), other = must_connect(*client, *other_server);
+  const size_t full = client->payload_bytes_max();
+  detail::Buffer* buffer = filled(0, full);
+  uint32_t sent = 0;
+  while (client->send(peer, numbered(sent), buffer->data(), full, buffer)) ASSERT_LE(++sent, UdpImpl::kSegmentsMax);
+  client->disconnect(peer);
+  client->check_invariants();
+  EXPECT_TRUE(client->send(other, numbered(sent), nullptr, 0, nullptr));
+  client->flush();
+  const auto received = receive_some(*other_server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].header.number(), sent);
+  memory::Arena::release(buffer);
+}
+
 TEST(UdpSend, the_last_packet_before_disconnect_leaves) {
   auto client = make(), server = make();
   const PeerId peer = must_connect(*client, *server), other = must_connect(*client, *make());
@@ -341,6 +358,23 @@ TEST(UdpSend, a_dead_peer_is_a_counted_loss_and_its_successor_is_reached) {
 }
 
 // --- peers ----------------------------------------------------------------------------------------------------------
+
+/// The same link-local address belongs to different hosts on different links. The peers are paired, because no route is
+/// looked up for them, so that the links need not exist.
+TEST(UdpPeers, link_local_address_is_another_peer_on_each_link) {
+  auto udp = make({.bind = "::"});
+  auto address = *base::SocketAddress::parse_ip("fe80::1%1");
+  address.set_port(31850);
+  const auto encoded = encode_address(address);
+  std::vector<std::byte> bytes(encoded.span().begin(), encoded.span().end());
+  bytes.push_back(std::byte{1400 & 0xff});
+  bytes.push_back(std::byte{1400 >> 8});
+  const auto one = udp->connect_paired(bytes, "fe80::1%1"), same = udp->connect_paired(bytes, "fe80::1%1"),
+             other = udp->connect_paired(bytes, "fe80::1%2");
+  ASSERT_TRUE(one.ok() && same.ok() && other.ok()) << one.status().message() << other.status().message();
+  EXPECT_EQ(*one, *same);
+  EXPECT_NE(*one, *other);
+}
 
 /// Makes an endpoint while the process may have `count` descriptors, which determine its number of sockets.
 std::unique_ptr<UdpImpl> make_with_descriptors(rlim_t count) {
