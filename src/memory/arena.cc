@@ -232,7 +232,7 @@ Status Arena::grow(size_t needed_bytes) {
   const size_t mapped = bytes_mapped();
   const auto id = static_cast<uint32_t>(chunks_.size());
   // Each chunk is twice as large as the one before it, up to 8 times the first. A large arena therefore has few chunks,
-  // and a small endpoint takes little memory.
+  // and a small endpoint takes little memory. Where the system has less, a chunk has only what is needed.
   const size_t step_bytes = options_.chunk_bytes << std::min(id, 3u);
   const Status no_account(Code::kNoMemory, "no memory to manage message memory: free some memory");
   std::vector<Chunk> news;
@@ -242,6 +242,9 @@ Status Arena::grow(size_t needed_bytes) {
     return no_account;
   }
   auto chunk = map_chunk(options_, numa_node_, id, step_bytes, needed_bytes, options_.limit_bytes - mapped);
+  if (!chunk.ok() && id > 0) {
+    chunk = map_chunk(options_, numa_node_, id, needed_bytes, needed_bytes, options_.limit_bytes - mapped);
+  }
   if (!chunk.ok()) return chunk.status();
   if (observer_ != nullptr) {
     if (Status status = observer_->on_chunk_made(*chunk); !status.ok()) {

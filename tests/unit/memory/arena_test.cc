@@ -306,6 +306,31 @@ TEST(Arena, shared_memory_beyond_the_file_size_limit_fails_with_the_reason) {
   EXPECT_EQ(arena.status().code(), Code::kUnavailable) << arena.status().message();
 }
 
+/// Later chunks are larger than the first ones, unless the system has only as much as a message needs.
+TEST(Arena, shared_memory_grows_by_what_is_needed_where_a_larger_chunk_fails) {
+  ArenaOptions options = small_options();
+  options.shared = true;
+  const auto made = Arena::create(options);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Arena* const arena = *made;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = kHugePageBytes;
+  std::vector<detail::Buffer*> buffers;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  for (size_t bytes = 0; bytes < 64 * options.chunk_bytes; bytes += options.chunk_bytes / 2) {
+    buffers.push_back(arena->alloc(options.chunk_bytes / 2));
+    if (buffers.back() == nullptr) break;
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(buffers.back(), nullptr) << buffers.size();
+  for (detail::Buffer* buffer : buffers) {
+    if (buffer != nullptr) Arena::release(buffer);
+  }
+  arena->orphan();
+}
+
 TEST(Arena, memory_prefers_its_numa_node) {
   if (numa_available() < 0) GTEST_SKIP() << "the system knows no NUMA nodes";
   for (const int node : {-1, 0}) {
