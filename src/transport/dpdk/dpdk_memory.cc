@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/try.h"
+
 namespace tern::transport {
 
 namespace {
@@ -25,7 +27,8 @@ bool add(const memory::Chunk& chunk) {
   const size_t huge = memory::kHugePageBytes;
   const bool is_huge = reinterpret_cast<uintptr_t>(chunk.base) % huge == 0 && chunk.bytes % huge == 0;
   const size_t page_bytes = is_huge ? huge : static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  std::vector<rte_iova_t> pages(chunk.bytes / page_bytes);
+  std::vector<rte_iova_t> pages;
+  if (!base::try_grow([&] { pages.resize(chunk.bytes / page_bytes); })) return false;
   for (size_t i = 0; i < pages.size(); ++i) pages[i] = reinterpret_cast<uintptr_t>(chunk.base) + i * page_bytes;
   return rte_extmem_register(chunk.base, chunk.bytes, pages.data(), static_cast<unsigned>(pages.size()), page_bytes) ==
          0;

@@ -189,11 +189,13 @@ Result<std::unique_ptr<DpdkLane>> DpdkPort::attach(base::SocketAddress* own) {
       .has_interrupts = core.facts().has_interrupts,
       .port = std::move(self),
   });
-  if (made == nullptr) {
+  std::unique_ptr<DpdkLane> lane;
+  if (made != nullptr) lane.reset(new (std::nothrow) DpdkLane(std::move(made)));
+  if (lane == nullptr) {
     core.detach(slot);
     return Status(Code::kNoMemory, "dpdk: no memory for an endpoint: free some");
   }
-  return std::unique_ptr<DpdkLane>(new DpdkLane(std::move(made)));
+  return lane;
 }
 
 }  // namespace tern::transport

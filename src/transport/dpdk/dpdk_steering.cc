@@ -85,12 +85,12 @@ bool HashTable::lead(uint16_t udp_port, uint16_t queue) { return write(hash_entr
 void HashTable::free(uint16_t udp_port) { write(hash_entry_of(udp_port, log_entries()), 0); }
 
 bool HashTable::write(uint32_t entry, uint16_t queue) {
-  std::vector<rte_eth_rss_reta_entry64> groups((queues_.size() + RTE_ETH_RETA_GROUP_SIZE - 1) /
-                                               RTE_ETH_RETA_GROUP_SIZE);
-  rte_eth_rss_reta_entry64& group = groups[entry / RTE_ETH_RETA_GROUP_SIZE];
+  rte_eth_rss_reta_entry64& group = changes_[entry / RTE_ETH_RETA_GROUP_SIZE];
   group.mask = uint64_t{1} << entry % RTE_ETH_RETA_GROUP_SIZE;
   group.reta[entry % RTE_ETH_RETA_GROUP_SIZE] = queue;
-  if (rte_eth_dev_rss_reta_update(port_id_, groups.data(), static_cast<uint16_t>(queues_.size())) != 0) return false;
+  const int error = rte_eth_dev_rss_reta_update(port_id_, changes_.data(), static_cast<uint16_t>(queues_.size()));
+  group.mask = 0;
+  if (error != 0) return false;
   queues_[entry] = queue;
   return true;
 }

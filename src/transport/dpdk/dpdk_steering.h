@@ -50,12 +50,16 @@ class HashTable {
   void free(uint16_t udp_port);
 
  private:
-  HashTable(uint16_t port_id, uint32_t entries) : port_id_(port_id), queues_(entries, 0) {}
+  HashTable(uint16_t port_id, uint32_t entries)
+      : port_id_(port_id),
+        queues_(entries, 0),
+        changes_((entries + RTE_ETH_RETA_GROUP_SIZE - 1) / RTE_ETH_RETA_GROUP_SIZE) {}
   bool write(uint32_t entry, uint16_t queue);
   uint32_t log_entries() const;
 
   const uint16_t port_id_;
-  std::vector<uint16_t> queues_;  ///< of each entry
+  std::vector<uint16_t> queues_;                   ///< of each entry
+  std::vector<rte_eth_rss_reta_entry64> changes_;  ///< of write(), which must not allocate
 };
 
 // ---- Flow rules
