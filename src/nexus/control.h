@@ -140,12 +140,17 @@ struct ControlEvent {
 /// NexusCore::add_endpoint(). The management thread pushes; the owner thread drains.
 class EndpointPort {
  public:
+  static constexpr size_t kReserved = 8;  ///< events that fit without an allocation
+
   /// The management thread calls `wake`, which ends the owner's wait(), until remove_endpoint() has returned. The
   /// thread that destroys the Nexus calls `orphan` once if the endpoint is still registered. The endpoint refuses all
-  /// calls from then on.
+  /// calls from then on. Throws std::bad_alloc.
   EndpointPort(uint16_t endpoint_id, std::string_view transport_name, std::function<void()> wake,
                std::function<void()> orphan = nullptr)
-      : id(endpoint_id), transport(transport_name), wake_(std::move(wake)), orphan_(std::move(orphan)) {}
+      : id(endpoint_id), transport(transport_name), wake_(std::move(wake)), orphan_(std::move(orphan)) {
+    events_.reserve(kReserved);
+    drained_.reserve(kReserved);
+  }
 
   const uint16_t id;
   const TransportName transport;
@@ -153,7 +158,8 @@ class EndpointPort {
   /// outside. A thread that stays inside for long is in an application callback.
   std::atomic<uint64_t> iteration{0};
 
-  /// Returns false if there is no memory. `event` is then unchanged, and the caller pushes it again later.
+  /// Returns false if there is no memory, which it does not need for kReserved events between two calls of drain().
+  /// `event` is then unchanged, and the caller pushes it again later.
   [[nodiscard]] bool push(ControlEvent& event) EXCLUDES(mutex_) {
     {
       base::MutexLock lock(mutex_);
@@ -166,10 +172,22 @@ class EndpointPort {
   }
   /// Takes no lock, unlike drain(): costs one load. Owner thread.
   bool has_events() const { return has_events_.load(std::memory_order_acquire); }
-  std::vector<ControlEvent> drain() EXCLUDES(mutex_) {
-    base::MutexLock lock(mutex_);
-    has_events_.store(false, std::memory_order_relaxed);
-    return std::exchange(events_, {});
+  /// Calls `visit` with each event, and destroys the events. Not from `visit`. Owner thread.
+  template <class Visit>
+  void drain(Visit&& visit) EXCLUDES(mutex_) {
+    drained_.clear();  // after a visit that has thrown
+    {
+      base::MutexLock lock(mutex_);
+      has_events_.store(false, std::memory_order_relaxed);
+      events_.swap(drained_);
+    }
+    for (ControlEvent& event : drained_) visit(event);
+    drained_.clear();
+    // Many events at once are rare, and their memory is not kept. Without memory for a small vector the large one
+    // stays.
+    if (drained_.capacity() <= kReserved) return;
+    std::vector<ControlEvent> small;
+    if (base::try_reserve(small, kReserved)) drained_.swap(small);
   }
   /// Answers a kAskLife: a session with that run of the peer received its last packet that proved itself at
   /// `heard_at_ns` (on the environment's clock). Owner thread.
@@ -195,6 +213,7 @@ class EndpointPort {
   std::atomic<bool> has_events_{false};
   base::Mutex mutex_;
   std::vector<ControlEvent> events_ GUARDED_BY(mutex_);
+  std::vector<ControlEvent> drained_;  ///< owner only
 };
 
 }  // namespace tern::nexus

@@ -317,7 +317,7 @@ void EndpointCore::read_mail() {
 
 void EndpointCore::read_control_events() {
   using Kind = nexus::ControlEvent::Kind;
-  for (nexus::ControlEvent& event : context_.port.drain()) {
+  context_.port.drain([this](nexus::ControlEvent& event) {
     switch (event.kind) {
       case Kind::kConnectRequest:
         server_sessions_.on_connect_request(event);
@@ -342,7 +342,7 @@ void EndpointCore::read_control_events() {
         client_sessions_.on_liveness(event);
         break;
     }
-  }
+  });
 }
 
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {

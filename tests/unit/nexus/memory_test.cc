@@ -197,7 +197,7 @@ class TwoCores {
     return t;
   }
   void handle() {
-    for (ControlEvent& event : server_port_.drain()) {
+    server_port_.drain([this](ControlEvent& event) {
       if (event.kind == ControlEvent::Kind::kConnectRequest) {
         const uint32_t key = next_key_++;
         Status status;
@@ -205,14 +205,14 @@ class TwoCores {
         if (status.ok()) accepted_.push_back(key);
       }
       if (event.kind == ControlEvent::Kind::kDisconnected) std::erase(accepted_, event.local_key);
-    }
-    for (ControlEvent& event : client_port_.drain()) {
+    });
+    client_port_.drain([this](ControlEvent& event) {
       if (event.kind == ControlEvent::Kind::kConnectResult) {
         EXPECT_EQ(std::erase(connecting_, event.local_key), 1u);
         if (event.status.ok()) open_.push_back(event.local_key);
       }
       if (event.kind == ControlEvent::Kind::kDisconnected) std::erase(open_, event.local_key);
-    }
+    });
   }
 
   Bench bench_;
@@ -221,6 +221,47 @@ class TwoCores {
   uint32_t next_key_ = 1;
   std::vector<uint32_t> connecting_, open_, accepted_;
 };
+
+/// The end of each session is told to a process without any memory, as long as its endpoint runs its loop.
+TEST(NoMemory, endpoint_port__takes_events_between_two_calls_of_drain) {
+  EndpointPort port(1, "udp", [] {});
+  uint32_t pushed = 0, drained = 0;
+  const auto push = [&](size_t count) {
+    for (size_t i = 0; i < count; i++) {
+      ControlEvent event{};
+      event.kind = ControlEvent::Kind::kDisconnected;
+      event.local_key = pushed;
+      if (!port.push(event)) return false;
+      pushed++;
+    }
+    return true;
+  };
+  const auto drain = [&] {
+    port.drain([&](const ControlEvent& event) {
+      EXPECT_EQ(event.local_key, drained);
+      drained++;
+    });
+  };
+  const auto run_without_memory = [&] {
+    shortage = {};
+    shortage.every = 1;
+    shortage.is_on = true;
+    bool fits = true;
+    for (int round = 0; round < 5; round++) {
+      fits = push(EndpointPort::kReserved) && fits;
+      drain();
+    }
+    shortage.is_on = false;
+    EXPECT_TRUE(fits);
+    EXPECT_EQ(drained, pushed);
+  };
+  run_without_memory();
+  EXPECT_TRUE(push(100));
+  drain();
+  run_without_memory();
+  EXPECT_TRUE(push(100));
+  run_without_memory();
+}
 
 TEST(NoMemory, nexus_core__any_one_allocation_may_fail) {
   size_t n = 1;

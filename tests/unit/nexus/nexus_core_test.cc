@@ -45,7 +45,7 @@ class Endpoint {
         if (!wakened_.wait_until(lock, deadline, [&] { return woken_; })) return std::nullopt;
         woken_ = false;
       }
-      for (ControlEvent& event : port.drain()) events_.push_back(std::move(event));
+      port.drain([this](ControlEvent& event) { events_.push_back(std::move(event)); });
     }
     ControlEvent event = std::move(events_.front());
     events_.erase(events_.begin());
