@@ -140,17 +140,14 @@ struct ControlEvent {
 /// NexusCore::add_endpoint(). The management thread pushes; the owner thread drains.
 class EndpointPort {
  public:
-  static constexpr size_t kReserved = 8;  ///< events that fit without an allocation
+  static constexpr size_t kReserved = 8;  ///< events that fit without an allocation in a registered port
 
   /// The management thread calls `wake`, which ends the owner's wait(), until remove_endpoint() has returned. The
   /// thread that destroys the Nexus calls `orphan` once if the endpoint is still registered. The endpoint refuses all
-  /// calls from then on. Throws std::bad_alloc.
+  /// calls from then on.
   EndpointPort(uint16_t endpoint_id, std::string_view transport_name, std::function<void()> wake,
                std::function<void()> orphan = nullptr)
-      : id(endpoint_id), transport(transport_name), wake_(std::move(wake)), orphan_(std::move(orphan)) {
-    events_.reserve(kReserved);
-    drained_.reserve(kReserved);
-  }
+      : id(endpoint_id), transport(transport_name), wake_(std::move(wake)), orphan_(std::move(orphan)) {}
 
   const uint16_t id;
   const TransportName transport;
@@ -200,6 +197,11 @@ class EndpointPort {
 
  private:
   friend class NexusCore;
+  /// Makes room for kReserved events. False: no memory.
+  bool reserve() EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    return base::try_reserve(events_, kReserved) && base::try_reserve(drained_, kReserved);
+  }
   void become_orphan() {
     is_orphaned_.store(true, std::memory_order_release);
     if (orphan_) orphan_();

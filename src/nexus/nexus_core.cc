@@ -156,7 +156,7 @@ std::string NexusCore::uri() const {
 
 Status NexusCore::add_endpoint(EndpointPort& port) {
   auto details = std::unique_ptr<Command::Details>(new (std::nothrow) Command::Details);
-  if (details == nullptr) return kNoMemory;
+  if (details == nullptr || !port.reserve()) return kNoMemory;
   details->terms.transport = port.transport;
   base::MutexLock lock(impl_->registry_mutex);
   if (is_gone()) return kNexusGone;

@@ -224,7 +224,11 @@ class TwoCores {
 
 /// The end of each session is told to a process without any memory, as long as its endpoint runs its loop.
 TEST(NoMemory, endpoint_port__takes_events_between_two_calls_of_drain) {
+  Bench bench;
+  auto nexus = Nexus::create("tern://10.0.0.1:1", {.environment = &bench});
+  ASSERT_TRUE(nexus.ok());
   EndpointPort port(1, "udp", [] {});
+  ASSERT_TRUE((*nexus)->core().add_endpoint(port).ok());
   uint32_t pushed = 0, drained = 0;
   const auto push = [&](size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -261,6 +265,7 @@ TEST(NoMemory, endpoint_port__takes_events_between_two_calls_of_drain) {
   run_without_memory();
   EXPECT_TRUE(push(100));
   run_without_memory();
+  (*nexus)->core().remove_endpoint(port);
 }
 
 TEST(NoMemory, nexus_core__any_one_allocation_may_fail) {
