@@ -47,7 +47,10 @@ TYPED_TEST(SessionMemoryTest, is_little_and_used_again) {
   EXPECT_GE(grown, kSessions * (sizeof(rpc::Client) + sizeof(rpc::Server)) * 3 / 4) << "not what this test measures";
 
   for (const Session session : sessions) ASSERT_TRUE(this->world_.client->destroy_session(session).ok());
-  this->rest();
+  ASSERT_TRUE(this->world_.run_until([&] {
+    return rpc::EndpointCore::of(*this->world_.client).census().client_sessions == kSessions &&
+           rpc::EndpointCore::of(*this->world_.server).census().server_sessions == kSessions;
+  }));
   this->open_and_use(kSessions);
   this->rest();
   // The Nexuses remember ended sessions for some seconds, in less than half the memory of a session.
