@@ -295,26 +295,35 @@ sys.exit({exit_code})
     def test_scale_has_no_pairs_to_compare(self):
         self.assert_fails('--scale does not work with', '--scale', '--filter=shm')
 
-    def test_a_fresh_client_is_timed_from_its_birth_to_its_end(self):
-        path = os.path.join(self.directory, 'build', 'apps', 'hello')
-        os.makedirs(os.path.dirname(path))
-        os.makedirs(os.path.join(self.directory, 'build', 'microbench'))
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write(f'''#!{sys.executable}
-import sys, time
-if '--role=server' in sys.argv:
-    sys.stderr.write('hello: serving over shm at tern://127.0.0.1:4321\\n')
-    sys.stderr.flush()
-    time.sleep(60)
-assert '--server=127.0.0.1:4321' in sys.argv
+    def fake_start(self, answer):
+        """A server that says where it serves, and a client that prints `answer` after 20 ms."""
+        for path, text in (('apps/hello', """import sys, time
+sys.stderr.write('hello: serving over shm at tern://127.0.0.1:4321\\n')
+sys.stderr.flush()
+time.sleep(60)
+"""), ('microbench/fresh_client', f"""import sys, time
+assert sys.argv[1:] == ['shm', '127.0.0.1:4321']
 time.sleep(0.02)
-print('{{"metrics": {{}}}}')
-''')
-        os.chmod(path, 0o755)
+print({answer!r})
+""")):
+            path = os.path.join(self.directory, 'build', path)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, 'w', encoding='utf-8') as file:
+                file.write(f'#!{sys.executable}\n{text}')
+            os.chmod(path, 0o755)
+
+    def test_a_fresh_client_is_timed_from_its_start_to_its_answer(self):
+        self.fake_start('answered')
         with unittest.mock.patch.object(bench, 'FRESH_CLIENTS', 3):
             row, = self.rows('--filter=shm.start', '--rounds=1')
         self.assertGreaterEqual(row['ratio'], 20)
         self.assertEqual(row['is_met'], False)
+
+    def test_a_fresh_client_without_an_answer_is_a_failure(self):
+        self.fake_start('no')
+        with unittest.mock.patch.object(bench, 'FRESH_CLIENTS', 1):
+            _, _, err = self.run_bench('--filter=shm.start', '--rounds=1')
+        self.assertIn('fresh_client had no answer: it said nothing', err)
 
     def test_list_runs_nothing(self):
         code, out, _ = self.run_bench('--list')
