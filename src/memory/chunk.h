@@ -16,7 +16,8 @@ struct ArenaOptions {
   bool huge_pages = true;          ///< try explicit 2 MB pages first; otherwise transparent huge pages where allowed
   bool giant_pages = false;        ///< try 1 GB pages before 2 MB pages
   int numa_node = -1;              ///< -1: the node of the creating thread
-  size_t chunk_bytes = 32u << 20;  ///< size of the first chunk, or of one message if larger; later chunks double it
+  size_t chunk_bytes = 32u << 20;  ///< size of the first chunk, or of one message if larger
+  uint32_t doublings = 3;          ///< each later chunk is twice as large as the one before it, this many times
   size_t limit_bytes = SIZE_MAX;   ///< limit of the sum of all chunks; allocations beyond it fail
 };
 
