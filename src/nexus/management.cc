@@ -213,6 +213,7 @@ ManagementMessage Management::message_of(ManagementKind kind, const Peer& peer, 
 
 /// If there is no memory, the datagram is lost. Every datagram that matters is repeated.
 void Management::send(std::string_view to, const ManagementMessage& m) {
+  if (datagrams_.size() >= kDatagramsMax && hooks_.send_datagrams) hooks_.send_datagrams();
   if (!base::try_reserve(datagrams_, datagrams_.size() + 1)) {
     counters_.no_memory++;
     return;

@@ -80,7 +80,11 @@ class Management {
     std::function<uint64_t()> random;  ///< returns 0 if the system has no random numbers
     /// Returns the number of loop iterations of a registered endpoint (EndpointPort::iteration).
     std::function<uint64_t(EndpointName)> iteration;
+    /// Sends and clears datagrams(). Called in the middle of a step that makes more than kDatagramsMax datagrams: one
+    /// endpoint can end a million sessions. Null: the datagrams of a step are kept until its end.
+    std::function<void()> send_datagrams = nullptr;
   };
+  static constexpr size_t kDatagramsMax = 256;
   struct Datagram {
     AddressText to;
     wire::ManagementBytes content;
@@ -117,7 +121,7 @@ class Management {
   /// The time at which on_time() must be called; Duration::max(): not before another call.
   Duration next_deadline() const;
 
-  std::vector<Datagram>& datagrams() { return datagrams_; }  ///< the caller sends and clears them
+  std::vector<Datagram>& datagrams() { return datagrams_; }  ///< the caller sends and clears them after each call
   std::vector<Notice>& notices() { return notices_; }        ///< the caller delivers and erases them, in order
 
   /// An event for the log.

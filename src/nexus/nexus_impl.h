@@ -95,6 +95,7 @@ struct NexusCore::Impl final : ManagementSink {
   void run_commands(Duration now) REQUIRES(channel_thread);
   /// Returns false if there is no memory; then the command has had no effect.
   bool run(const Command& command, Duration now) REQUIRES(channel_thread);
+  void send_datagrams() REQUIRES(channel_thread);
   /// Sends the machine's datagrams, and pushes its events to the endpoints.
   void flush() REQUIRES(channel_thread) EXCLUDES(registry_mutex);
   /// Passes the machine's log events to the sink.

@@ -17,7 +17,11 @@ NexusCore::Impl::Impl(const NexusOptions& nexus_options, Environment& env, const
     : options(nexus_options),
       environment(env),
       machine(management_options,
-              {[this] { return environment.random(); }, [this](EndpointName name) { return iteration_of(name); }}) {}
+              {[this] { return environment.random(); }, [this](EndpointName name) { return iteration_of(name); },
+               [this] {
+                 channel_thread.assume();
+                 send_datagrams();
+               }}) {}
 
 void NexusCore::Impl::on_datagram(std::string_view from, std::span<const std::byte> bytes) {
   channel_thread.assume();
@@ -95,14 +99,18 @@ bool NexusCore::Impl::run(const Command& command, Duration now) {
   return true;
 }
 
-void NexusCore::Impl::flush() {
+void NexusCore::Impl::send_datagrams() {
   ManagementChannel* to = channel_in_use.load(std::memory_order_acquire);
   for (const Management::Datagram& datagram : machine.datagrams()) {
     if (to != nullptr) to->send(datagram.to, datagram.content.view());
   }
   machine.datagrams().clear();
+}
+
+void NexusCore::Impl::flush() {
+  send_datagrams();
   // Before the channel is in use, no program has the Nexus, and the address is not known.
-  if (to != nullptr) log_events();
+  if (channel_in_use.load(std::memory_order_acquire) != nullptr) log_events();
   auto& notices = machine.notices();
   if (notices.empty()) return;
   base::MutexLock lock(registry_mutex);  // remove_endpoint() waits for the lock, so that a port stays during push()

@@ -418,6 +418,17 @@ TEST_F(ManagementTest, endpoint__removal_tells_peers_and_refuses_waiting_clients
   world.expect_settled();
 }
 
+TEST_F(ManagementTest, endpoint__removal_with_many_sessions_keeps_few_datagrams) {
+  for (int i = 0; i < 1000; i++) world.connect(kA, kClient, kB, kServer);
+  world.run_for(milliseconds(200));
+  ASSERT_EQ(client().client.size(), 1000u);
+  world.remove_endpoint(kB, kServer);
+  world.run_for(milliseconds(5));
+  EXPECT_EQ(count(client(), ControlEvent::Kind::kDisconnected), 1000u);
+  EXPECT_LE(world.host(kB).datagrams_at_once, Management::kDatagramsMax);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, liveness__one_ping_for_a_thousand_sessions) {
   for (int i = 0; i < 1000; i++) world.connect(kA, kClient, kB, kServer);
   world.run_for(milliseconds(200));

@@ -55,6 +55,7 @@ struct Host {
   std::unique_ptr<Management> machine;
   std::map<uint16_t, ModelEndpoint> endpoints;
   size_t datagrams_sent = 0;
+  size_t datagrams_at_once = 0;  ///< most that waited in the machine
 
   // The management thread and its socket, in worlds where the thread needs time.
   Duration datagram_time{0};  ///< time to receive or send a datagram
@@ -112,9 +113,13 @@ class World {
     h.endpoints.clear();
     h.is_up = true;
     h.machine = std::make_unique<Management>(
-        options_,
-        Management::Hooks{[this] { return random_(); },
-                          [this, i](EndpointName name) { return hosts_[i].endpoints.at(name.id).iteration; }});
+        options_, Management::Hooks{[this] { return random_(); },
+                                    [this, i](EndpointName name) { return hosts_[i].endpoints.at(name.id).iteration; },
+                                    [this, i] {
+                                      if (leave) leave();
+                                      send_datagrams(i);
+                                      if (enter) enter();
+                                    }});
   }
   void crash(size_t i) {
     hosts_[i].is_up = false;
@@ -306,8 +311,9 @@ class World {
     return false;
   }
 
-  void pump(size_t i) {
+  void send_datagrams(size_t i) {
     Host& h = hosts_[i];
+    h.datagrams_at_once = std::max(h.datagrams_at_once, h.machine->datagrams().size());
     for (auto& datagram : h.machine->datagrams()) {
       h.datagrams_sent++;
       const auto kind = static_cast<wire::ManagementKind>(datagram.content.view()[5]);
@@ -326,6 +332,10 @@ class World {
       }
     }
     h.machine->datagrams().clear();
+  }
+  void pump(size_t i) {
+    Host& h = hosts_[i];
+    send_datagrams(i);
     for (auto& notice : h.machine->notices()) {
       ModelEndpoint& e = h.endpoints.at(notice.to.id);
       ASSERT_EQ(e.name, notice.to);
