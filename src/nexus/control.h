@@ -12,11 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #include <tern/status.h>
 
 #include "base/inline_text.h"
+#include "base/process.h"
 #include "base/thread_safety.h"
 #include "base/try.h"
 #include "wire/management.h"
@@ -193,7 +192,7 @@ class EndpointPort {
   /// True if the Nexus was destroyed before the endpoint. Any thread.
   bool is_orphaned() const { return is_orphaned_.load(std::memory_order_acquire); }
   /// True in a forked child of the process that made the port. The child may only destroy it.
-  bool is_forked() const { return getpid() != pid_; }
+  bool is_forked() const { return base::process_number() != process_; }
 
  private:
   friend class NexusCore;
@@ -208,7 +207,7 @@ class EndpointPort {
   }
 
   const std::function<void()> wake_, orphan_;
-  const pid_t pid_ = getpid();
+  const uint32_t process_ = base::process_number();
   std::atomic<bool> is_orphaned_{false};
   std::shared_ptr<void>
       nexus_;  ///< keeps the core of a registered port, so that calls after the Nexus's end are refused

@@ -19,11 +19,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include <unistd.h>
-
 #include <tern/environment.h>
 #include <tern/log.h>
 
+#include "base/process.h"
 #include "base/ring_queue.h"
 #include "base/thread_safety.h"
 #include "nexus/control.h"
@@ -78,7 +77,7 @@ struct NexusCore::Impl final : ManagementSink {
   Impl(const NexusOptions& nexus_options, Environment& env, const ManagementOptions& management_options);
 
   /// Only the process that made the Nexus may use its threads and locks.
-  bool is_forked() const { return getpid() != pid; }
+  bool is_forked() const { return base::process_number() != process; }
   /// In a forked child: closes descriptors and frees memory. It takes no lock, because a thread that does not exist in
   /// the child may hold it.
   void free_in_child() NO_THREAD_SAFETY_ANALYSIS {
@@ -125,7 +124,7 @@ struct NexusCore::Impl final : ManagementSink {
 
   const NexusOptions options;
   Environment& environment;
-  const pid_t pid = getpid();
+  const uint32_t process = base::process_number();
   std::string local_address;  ///< the channel's address
 
   /// NexusOptions::page, or the reason why there is no page. Set before endpoints are added.

@@ -20,6 +20,7 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tern/environment.h>
@@ -27,7 +28,9 @@
 #include "base/address.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/process.h"
 #include "base/status_text.h"
+#include "base/thread_safety.h"
 #include "base/threads.h"
 #include "base/try.h"
 #include "base/wait.h"
@@ -245,17 +248,49 @@ uint64_t random_of_device() {
   return value;
 }
 
+/// Random numbers of the system, fetched many at a time, because a session needs about twenty. A number is forgotten
+/// when it is given out. A forked child does not know those that its parent will give out.
+class RandomNumbers {
+ public:
+  /// 0: the system has none. Any thread.
+  uint64_t take() {
+    // The lock fails if another thread has it, or had it when this process was forked.
+    if (fetched_ == nullptr || !mutex_.try_lock()) return fetch_one();
+    uint64_t value = 0;
+    if (fetched_->left > 0 || fetch(fetched_->values.data(), sizeof(fetched_->values))) {
+      if (fetched_->left == 0) fetched_->left = fetched_->values.size();
+      value = std::exchange(fetched_->values[--fetched_->left], 0);
+    }
+    mutex_.unlock();
+    return value != 0 ? value : fetch_one();
+  }
+
+ private:
+  struct Fetched {
+    size_t left;  ///< number of `values` that are not given out
+    std::array<uint64_t, 32> values;
+  };
+  /// Up to 256 bytes come whole (getrandom(2)).
+  static bool fetch(void* to, size_t bytes) {
+    ssize_t got;
+    do got = getrandom(to, bytes, 0);
+    while (got < 0 && errno == EINTR);
+    return got == static_cast<ssize_t>(bytes);
+  }
+  static uint64_t fetch_one() {
+    uint64_t value = 0;
+    return fetch(&value, sizeof(value)) ? value : random_of_device();
+  }
+
+  base::Mutex mutex_;
+  Fetched* const fetched_ = static_cast<Fetched*>(base::map_wiped_at_fork(sizeof(Fetched)));
+};
+
 class RealEnvironment final : public Environment {
  public:
   Duration now() override { return monotonic_now(); }
 
-  uint64_t random() override {
-    uint64_t value = 0;
-    ssize_t got;
-    do got = getrandom(&value, sizeof(value), 0);
-    while (got < 0 && errno == EINTR);
-    return got == static_cast<ssize_t>(sizeof(value)) ? value : random_of_device();
-  }
+  uint64_t random() override { return random_numbers_.take(); }
 
   Result<std::unique_ptr<ManagementChannel>> listen(std::string_view text, ManagementSink& sink) override {
     const auto address = SocketAddress::parse(text);
@@ -321,6 +356,9 @@ class RealEnvironment final : public Environment {
   Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) override {
     return nexus::start_worker_threads(threads, queue_limit);
   }
+
+ private:
+  RandomNumbers random_numbers_;
 };
 
 }  // namespace

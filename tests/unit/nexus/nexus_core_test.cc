@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <optional>
+#include <set>
 #include <thread>
 
 namespace tern::nexus {
@@ -448,6 +450,29 @@ TEST(NexusCore, forked_child_only_releases_its_inherited_memory) {
   auto end = pair.server.next();
   ASSERT_TRUE(end && end->kind == ControlEvent::Kind::kDisconnected);
   EXPECT_EQ(end->local_key, 1001u) << "what the child did must not be heard";
+}
+
+TEST(RealEnvironment, random__a_forked_child_has_other_numbers_than_its_parent) {
+  real_environment().random();  // fetches more than it returns
+  std::array<uint64_t, 100> own{}, childs{};
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    for (uint64_t& number : childs) number = real_environment().random();
+    _exit(write(ends[1], childs.data(), sizeof(childs)) == sizeof(childs) ? 0 : 1);
+  }
+  for (uint64_t& number : own) number = real_environment().random();
+  ASSERT_EQ(read(ends[0], childs.data(), sizeof(childs)), static_cast<ssize_t>(sizeof(childs)));
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  close(ends[0]);
+  close(ends[1]);
+  std::set<uint64_t> all(own.begin(), own.end());
+  all.insert(childs.begin(), childs.end());
+  EXPECT_EQ(all.size(), own.size() + childs.size());
+  EXPECT_FALSE(all.contains(0));
 }
 
 TEST(NexusCore, create__takes_the_old_scheme_and_gives_the_new_one) {
