@@ -201,7 +201,6 @@ void Management::try_next_address(uint32_t index, Duration now) {
 
 void Management::on_unreachable(std::string_view to, Unreachable why, Duration now) {
   see(now);
-  if (!reserve_notices()) return;
   for (uint32_t at = first_peer_at(to); at != kNone; at = peers_[at].next) {
     Peer& peer = peers_[at];
     peer.unreachable = why;
@@ -213,7 +212,9 @@ void Management::on_unreachable(std::string_view to, Unreachable why, Duration n
       looked_at++;
       const Session& session = sessions_[index];
       if (session.state != State::kConnecting || !session.request->is_sent) continue;
-      if (session.request->turns + 1 < session.request->targets.size()) try_next_address(index, now);
+      if (session.request->turns + 1 >= session.request->targets.size()) continue;
+      if (!reserve_notices()) return;  // each request that cannot go on is told to its endpoint
+      try_next_address(index, now);
     }
   }
 }

@@ -43,6 +43,24 @@ TEST(NoMemory, management__agrees_when_every_nth_allocation_has_failed) {
   EXPECT_GT(failed, 1000u);
 }
 
+/// A session that loses an address begins a request to its next one, which needs memory.
+TEST(NoMemory, on_unreachable__many_sessions_have_another_address) {
+  World world(3, 1);
+  world.add_endpoint(0, 1);
+  const AddressText first("10.9.9.9:1"), second("[fd77::9]:1");
+  for (int i = 0; i < 40; i++) world.connect(0, 1, {first, second}, 2);
+  world.run_for(milliseconds(5));
+  shortage = {};
+  shortage.every = 1;
+  world.enter = [] { shortage.is_on = true; };
+  world.leave = [] { shortage.is_on = false; };
+  EXPECT_NO_THROW(world.hint(0, first.view().data(), Unreachable::kPort));
+  world.enter = world.leave = nullptr;
+  shortage = {};
+  world.run_for(std::chrono::seconds(4));
+  EXPECT_TRUE(world.endpoint(0, 1).connecting.empty());
+}
+
 /// A minimal environment: pass() advances the time and delivers the datagrams.
 class Bench final : public Environment {
  public:
