@@ -272,9 +272,10 @@ void ClientSessions::end_destroyed() {
 /// 7.8.2), and the client may ask for another session.
 void ClientSessions::on_disconnected(uint32_t key) {
   Client* client = table_.find(key);
-  if (client == nullptr) return;
-  const bool may_try_again = client->is_accepted && client->session.state() != ClientSession::State::kOpen &&
-                             client->opening->is_in_time(context_.now_ns);
+  // A session that is not accepted repeats its handshake: the event is about an earlier one, which had the same key.
+  if (client == nullptr || !client->is_accepted) return;
+  const bool may_try_again =
+      client->session.state() != ClientSession::State::kOpen && client->opening->is_in_time(context_.now_ns);
   if (may_try_again) return begin_handshake_anew(client);
   fail(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
 }

@@ -9,6 +9,7 @@
 
 #include <tern/transport/faulty.h>
 
+#include "rpc/endpoint_core.h"
 #include "rpc_world.h"
 
 namespace tern::rpc_test {
@@ -107,6 +108,20 @@ TYPED_TEST(SessionEvents, session_that_never_opens_ends_once_with_the_reason) {
   EXPECT_EQ(this->at_client.events[0].state, SessionState::kEnded);
   EXPECT_EQ(this->at_client.events[0].status.code(), Code::kRefused);
   EXPECT_TRUE(this->at_server.events.empty());
+}
+
+/// A handshake that is repeated has the key of the earlier one, whose end may be told late.
+TYPED_TEST(SessionEvents, late_end_of_an_earlier_handshake_does_not_end_the_next_one) {
+  ASSERT_NO_FATAL_FAILURE(this->make());
+  auto session = this->world.client->create_session(this->world.server_nexus->uri(), {});
+  ASSERT_TRUE(session.ok());
+  nexus::ControlEvent event{};
+  event.kind = nexus::ControlEvent::Kind::kDisconnected;
+  event.is_client_side = true;
+  event.local_key = static_cast<uint32_t>(session->name);
+  ASSERT_TRUE(rpc::EndpointCore::of(*this->world.client).context().port.push(event));
+  ASSERT_TRUE(this->world.run_until([&] { return !this->at_client.events.empty(); }));
+  EXPECT_EQ(this->at_client.events[0].state, SessionState::kOpen) << this->at_client.events[0].status.message();
 }
 
 TYPED_TEST(SessionEvents, end_comes_after_the_continuations_of_all_calls) {
