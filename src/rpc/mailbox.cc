@@ -87,6 +87,7 @@ bool Mailbox::make_stable(Incoming* incoming) {
 
 void Mailbox::make_empty(Incoming* incoming) {
   base::MutexLock lock(mutex_);
+  if (incoming->is_stable.load(std::memory_order_relaxed)) return;
   incoming->data = nullptr;
   incoming->bytes = 0;
   incoming->is_stable.store(true, std::memory_order_release);

@@ -164,7 +164,8 @@ class TERN_API Mailbox {
   /// Copies the request's message unless it is stable, because the transport's memory is valid only until the handler
   /// returns. False: there is no memory for the copy. Any thread that has the request.
   bool make_stable(Incoming* incoming);
-  /// Makes bytes() empty, because there is no memory to keep the message. Owner only.
+  /// Makes bytes() empty, because there is no memory to keep the message, unless another thread has found memory since
+  /// the owner's make_stable(). Owner only.
   void make_empty(Incoming* incoming);
 
   /// Tells the endpoint that the Nexus has an event for it. Any thread.

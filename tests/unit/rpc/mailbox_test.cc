@@ -112,5 +112,17 @@ TEST_F(MailboxTest, task_that_has_begun_counts_until_it_takes_a_request) {
   mailbox_->leave_worker();
 }
 
+TEST_F(MailboxTest, make_empty__leaves_a_message_that_another_thread_has_copied) {
+  std::byte received[8] = {std::byte{7}};
+  Incoming* request = make_in_time();
+  request->data = received;
+  request->bytes = sizeof(received);
+  ASSERT_TRUE(mailbox_->make_stable(request));  // between the owner's vain make_stable() and its make_empty()
+  mailbox_->make_empty(request);
+  ASSERT_EQ(request->bytes, sizeof(received));
+  ASSERT_NE(request->data, nullptr);
+  EXPECT_EQ(request->data[0], std::byte{7});
+}
+
 }  // namespace
 }  // namespace tern::rpc
