@@ -325,6 +325,11 @@ print({answer!r})
             _, _, err = self.run_bench('--filter=shm.start', '--rounds=1')
         self.assertIn('fresh_client had no answer: it said nothing', err)
 
+    def test_the_server_of_fresh_clients_is_looked_for_before_the_first_run(self):
+        self.fake_start('answered')
+        os.remove(os.path.join(self.directory, 'build', 'apps', 'hello'))
+        self.assert_fails('build/apps/hello is not built', '--filter=shm.start')
+
     def test_list_runs_nothing(self):
         code, out, _ = self.run_bench('--list')
         self.assertEqual(code, 0)
