@@ -273,15 +273,20 @@ class Nexus:
     """One per process. Options are those of tern_nexus_options, such as page="shm". Destroy its endpoints first.
     log(event) is called for events of sessions and peers, in the thread of the event."""
 
+    _logs = {}  # by handle: the library calls them until destroy(), even if the program has forgotten the Nexus
+
     def __init__(self, listen_uri="tern://127.0.0.1:0", log=None, **options):
         self._handle = c_void_p()
         if log is not None:
-            self._log = options["log"] = LogListener(lambda _, event: log(event.contents))
+            options["log"] = LogListener(lambda _, event: log(event.contents))
         _check(_nexus_create(listen_uri.encode(), byref(NexusOptions(**options)), byref(self._handle)))
+        Nexus._logs[self._handle.value] = options.get("log")
         self.uri = _nexus_uri(self._handle).decode()
 
     def destroy(self):
         _check(_nexus_destroy(self._handle))
+        if self._handle:
+            del Nexus._logs[self._handle.value]
         self._handle = c_void_p()
 
     def __enter__(self):
@@ -340,11 +345,13 @@ class Endpoint:
     def run(self, seconds=None):
         """Runs the loop until stop(), or for `seconds`. Ctrl-C is noticed within a tenth of a second."""
         end = None if seconds is None else time.monotonic() + seconds
-        while not self._is_stopped and (end is None or time.monotonic() < end):
+        while end is None or time.monotonic() < end:
+            if self._is_stopped:
+                self._is_stopped = False
+                return
             left = 0.1 if end is None else max(0.0, min(0.1, end - time.monotonic()))
             _check(_run(self._handle, int(left * 1e9)))
             self._raise()
-        self._is_stopped = False
 
     def run_once(self):
         """Runs one iteration without waiting. Returns the number of packets."""

@@ -5,6 +5,7 @@ each other, over shm and udp; and tern.py does what its comments promise.
 Usage: tests/c/examples_test.py BUILD_DIR
 Without rustc, or without apps/hello, the pairs that need it are left out, and it says so.
 """
+import gc
 import os
 import pathlib
 import signal
@@ -225,6 +226,12 @@ class Python(unittest.TestCase):
         self.assertGreaterEqual(self.client.fileno(), 0)
         self.assertGreaterEqual(self.client.run_once(), 0)
 
+    def test_stop_after_a_loop_has_ended_by_itself_ends_the_next_one(self):
+        self.client.run(0.01)
+        self.client.stop()
+        self.client.run(0)  # has no time to see it
+        self.client.run()
+
 
 class Log(unittest.TestCase):
     def test_function_hears_of_sessions(self):
@@ -241,6 +248,16 @@ class Log(unittest.TestCase):
                                  ("session_failed", 3, tern.PEER_UNREACHABLE), ("endpoint_closed", 3, tern.OK),
                                  ("nexus_closed", -1, tern.OK)])
         self.assertRegex(texts[2], r"^warning: 127\.0\.0\.1:\d+: session_failed.*: .+")
+
+    def test_function_is_called_after_the_program_has_forgotten_the_nexus(self):
+        heard = []
+        endpoint = tern.Endpoint(tern.Nexus(log=lambda event: heard.append(event.name())), transport="udp")
+        gc.collect()
+        with endpoint:
+            session = endpoint.open_session("tern://127.0.0.1:9", connect_timeout_ns=50_000_000)
+            with self.assertRaisesRegex(tern.Error, "^PEER_UNREACHABLE"):
+                session.ask(1, b"")
+        self.assertIn("session_failed", heard)
 
 
 if __name__ == "__main__":
