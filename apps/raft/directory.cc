@@ -115,6 +115,12 @@ class SystemDirectory final : public Directory {
   const Sync sync_;
 };
 
+/// Makes the name of a new directory durable.
+int sync_parent(const std::string& path) {
+  const Descriptor parent(::open((path + "/..").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return parent.get() < 0 ? errno : result(::fsync(parent.get()));
+}
+
 }  // namespace
 
 std::unique_ptr<Directory> open_directory(const std::string& path, Sync sync, std::string& problem) {
@@ -122,7 +128,11 @@ std::unique_ptr<Directory> open_directory(const std::string& path, Sync sync, st
     problem = "the directory " + path + " cannot be used: " + why;
     return nullptr;
   };
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return refuse(std::strerror(errno));
+  if (::mkdir(path.c_str(), 0700) == 0) {
+    if (const int error = sync == Sync::kNever ? 0 : sync_parent(path); error != 0) return refuse(std::strerror(error));
+  } else if (errno != EEXIST) {
+    return refuse(std::strerror(errno));
+  }
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return refuse(std::strerror(errno));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -144,10 +144,11 @@ std::string claim(Directory& directory, const std::string& owner) {
     return directory.path(kName) + " says that this is the directory of " + found + ", not of " + owner +
            ": give each replica its own directory";
   }
+  const std::string new_name = std::string(kName) + ".new";
+  std::erase(names, new_name);  // of a claim that did not get to its end
   if (!names.empty())
     return directory.path(kName) + " is missing, and the directory is not empty: give another directory";
   std::unique_ptr<File> file;
-  const std::string new_name = std::string(kName) + ".new";
   int error = directory.create(new_name, file);
   if (error == 0) error = file->append(owner);
   if (error == 0) error = file->sync();

@@ -229,6 +229,20 @@ TEST(RaftBadUse, directory_of_another_replica_is_refused) {
   EXPECT_THAT(outcome.output, HasSubstr("this is the directory of replica 1 of raft, not of replica 2 of raft"));
 }
 
+TEST(Raft, directory_whose_first_start_was_cut_off_is_used) {
+  const Directory directory;
+  const std::string own = directory.path + "/r";
+  std::filesystem::create_directory(own);
+  std::ofstream(own + "/replica.new") << "repl";
+  Servers servers;
+  servers.start("--transport=udp --id=1 --replicas=" + members({1, 2, 3}) + " --storage=" + own);
+  for (int tries = 0; tries < 2000 && !std::filesystem::exists(own + "/replica"); tries++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(std::filesystem::exists(own + "/replica"));
+  EXPECT_FALSE(std::filesystem::exists(own + "/replica.new"));
+}
+
 TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
   const std::string list = members({1, 2, 3});
   EXPECT_THAT(run("raft_server --id=1").output, HasSubstr("give either --replicas"));
