@@ -31,9 +31,7 @@ static_assert(std::size(kCounterNames) == kCounters);
 class Running {
  public:
   explicit Running(tern_endpoint* endpoint)
-      : flag_(endpoint->is_running), is_outermost_(!flag_.load(std::memory_order_relaxed)) {
-    if (is_outermost_) flag_.store(true, std::memory_order_relaxed);
-  }
+      : flag_(endpoint->is_running), is_outermost_(!flag_.exchange(true, std::memory_order_relaxed)) {}
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
   ~Running() {

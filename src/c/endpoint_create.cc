@@ -3,14 +3,13 @@
 #include <tern/tern.h>
 #include <tern/transport_options.h>
 
-#include <unistd.h>
-
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/process.h"
 #include "base/status_text.h"
 #include "base/try.h"
 #include "c/any_rpc.h"
@@ -131,7 +130,7 @@ tern_status tern_endpoint_create(tern_nexus* nexus, const tern_endpoint_options*
     return to_c(status);
   }
   object->nexus = nexus;
-  object->process = getpid();
+  object->process = tern::base::process_number();
   object->is_running.store(false, std::memory_order_relaxed);
   object->kind.store(Kind::kEndpoint, std::memory_order_relaxed);
   nexus->endpoints.fetch_add(1, std::memory_order_relaxed);
@@ -143,7 +142,8 @@ tern_status tern_endpoint_destroy(tern_endpoint* endpoint) noexcept {
   if (endpoint == nullptr) return to_c({});
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   // In a forked child the loop of the parent's thread does not run.
-  if (endpoint->is_running.exchange(true, std::memory_order_acquire) && endpoint->process == getpid()) {
+  const bool is_inherited = endpoint->process != tern::base::process_number();
+  if (endpoint->is_running.exchange(true, std::memory_order_acquire) && !is_inherited) {
     return misuse(
         "the loop of the endpoint runs, in this thread or another: call tern_endpoint_stop(), and destroy the endpoint "
         "after tern_endpoint_run() has returned");

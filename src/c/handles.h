@@ -6,8 +6,6 @@
 #include <tern/nexus.h>
 #include <tern/tern.h>
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "base/process.h"
 #include "base/thread_safety.h"
 #include "c/any_rpc.h"
 
@@ -29,11 +28,13 @@ struct Object {
   Object* next = nullptr;  ///< in the list of spare objects
 };
 
-/// Destroyed objects, the oldest first.
+/// Destroyed objects, the oldest first. A forked child takes and puts nothing, because a thread that it does not have
+/// may have held the mutex at the fork.
 class Spares {
  public:
   /// Takes the oldest. Null if there are at most kSparesMin.
   Object* take() {
+    if (!is_of_this_process()) return nullptr;
     base::MutexLock lock(mutex_);
     if (count_ <= kSparesMin) return nullptr;
     Object* const object = first_;
@@ -42,6 +43,7 @@ class Spares {
     return object;
   }
   void put(Object* object) {
+    if (!is_of_this_process()) return;
     object->next = nullptr;
     base::MutexLock lock(mutex_);
     (first_ == nullptr ? first_ : last_->next) = object;
@@ -50,7 +52,15 @@ class Spares {
   }
 
  private:
+  /// The first process that uses the object has it.
+  bool is_of_this_process() {
+    const uint32_t own = base::process_number();
+    uint32_t owner = 0;
+    return process_.compare_exchange_strong(owner, own, std::memory_order_relaxed) || owner == own;
+  }
+
   static constexpr size_t kSparesMin = 64;
+  std::atomic<uint32_t> process_{0};  ///< 0: none has used it yet
   base::Mutex mutex_;
   Object* first_ GUARDED_BY(mutex_) = nullptr;
   Object* last_ GUARDED_BY(mutex_) = nullptr;
@@ -91,7 +101,7 @@ struct tern_endpoint : tern::c::Object {
   tern_nexus* nexus = nullptr;
   std::unique_ptr<tern::c::AnyRpc> rpc;  ///< null while it is destroyed
   tern::Endpoint* endpoint = nullptr;
-  pid_t process = 0;  ///< the process that made it
+  uint32_t process = 0;  ///< base::process_number() of the process that made it
 };
 
 struct tern_request : tern::c::Object {
