@@ -169,8 +169,8 @@ typedef struct tern_log_event {
 
 /// Runs in the thread of the event: in an endpoint's loop or a call of its owner, in the management thread of the
 /// Nexus, or in the thread that makes or destroys a Nexus or an endpoint. It must therefore be thread-safe and quick.
-/// It may call every function that any thread may call; functions for the owner return TERN_WRONG_THREAD inside it, in
-/// each thread.
+/// It may call every function that any thread may call, but must not destroy the Nexus; functions for the owner return
+/// TERN_WRONG_THREAD inside it, in each thread.
 typedef void (*tern_log_listener)(void *context, const tern_log_event *event);
 /// A kind of event in words: "session_opened". "unknown": this library has no such kind. Any thread.
 TERN_C_API const char *tern_log_kind_name(int32_t kind) TERN_C_NOEXCEPT;
@@ -424,8 +424,8 @@ TERN_C_API tern_status tern_endpoint_on_session_event(tern_endpoint *endpoint, t
 /// TERN_TOO_LARGE, TERN_NO_MEMORY. Any thread; the owner is faster.
 TERN_C_API tern_status tern_msgbuf_alloc(tern_endpoint *endpoint, size_t len_bytes,
                                          tern_msgbuf **buffer) TERN_C_NOEXCEPT;
-/// Frees a buffer. NULL does nothing. TERN_MISUSE: the library owns it, or it was freed. Any thread, also after its
-/// endpoint is gone.
+/// Frees a buffer. NULL does nothing. TERN_MISUSE: the library owns it, or it was freed and its endpoint still exists.
+/// Any thread, also after its endpoint is gone.
 TERN_C_API tern_status tern_msgbuf_free(tern_msgbuf *buffer) TERN_C_NOEXCEPT;
 /// The bytes of the message. NULL: the caller does not own the buffer.
 TERN_C_API void *tern_msgbuf_data(tern_msgbuf *buffer) TERN_C_NOEXCEPT;
