@@ -2,7 +2,7 @@
 // layer. It does not read messages of the management protocol.
 //
 // In a forked child the threads do not exist, and their locks stay as they were. Destruction there closes descriptors
-// and frees memory, and waits for nothing.
+// and waits for nothing; what a thread may have been changing at the fork stays.
 #include <fcntl.h>
 #include <linux/errqueue.h>
 #include <netdb.h>
@@ -136,11 +136,11 @@ class UdpChannel final : public ManagementChannel {
       const bool is_last = stopping_.load(std::memory_order_acquire);
       const Duration deadline = sink_.on_turn(monotonic_now());
       if (is_last) return;  // the turn has run posted commands and sent their datagrams
-      const bool has_errors = failures_.empty() && wait_until(deadline);
+      const bool has_errors = failures_->empty() && wait_until(deadline);
       wake_.clear();
       receive();
       if (has_errors) receive_errors();
-      for (const Failure& failure : std::exchange(failures_, {})) sink_.on_unreachable(failure.to, failure.why);
+      for (const Failure& failure : std::exchange(*failures_, {})) sink_.on_unreachable(failure.to, failure.why);
     }
   }
 
@@ -167,10 +167,10 @@ class UdpChannel final : public ManagementChannel {
       const SocketAddress from = SocketAddress::from_sockaddr(storage);
       if (last_from_ != from) {
         last_from_.reset();
-        if (!base::try_grow([&] { last_from_text_ = from.to_text(); })) continue;  // the datagram counts as lost
+        if (!base::try_grow([&] { *last_from_text_ = from.to_text(); })) continue;  // the datagram counts as lost
         last_from_ = from;
       }
-      sink_.on_datagram(last_from_text_, std::span(buffer).first(static_cast<size_t>(got)));
+      sink_.on_datagram(*last_from_text_, std::span(buffer).first(static_cast<size_t>(got)));
     }
   }
 
@@ -201,9 +201,10 @@ class UdpChannel final : public ManagementChannel {
 
   /// Keeps the failure for on_unreachable(), which must not run before the sink's call has returned.
   void note_failure(std::string_view to, Unreachable why) {
-    const bool is_known = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) { return f.to == to; });
-    if (why == Unreachable::kSilent || is_known || failures_.size() >= kErrorsPerTurn) return;
-    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // no memory: not reported
+    const bool is_known =
+        std::any_of(failures_->begin(), failures_->end(), [&](const Failure& f) { return f.to == to; });
+    if (why == Unreachable::kSilent || is_known || failures_->size() >= kErrorsPerTurn) return;
+    (void)base::try_grow([&] { failures_->push_back({std::string(to), why}); });  // no memory: not reported
   }
 
   struct Failure {
@@ -219,9 +220,10 @@ class UdpChannel final : public ManagementChannel {
   const bool is_v6_;
   ManagementSink& sink_;
   std::atomic<bool> stopping_{false};
-  std::vector<Failure> failures_;           ///< channel's thread
-  std::optional<SocketAddress> last_from_;  ///< channel's thread; datagrams of one sender often come in a row
-  std::string last_from_text_;
+  // The channel's thread may have been changing these at a fork.
+  base::OfThisProcess<std::vector<Failure>> failures_;
+  std::optional<SocketAddress> last_from_;  ///< datagrams of one sender often come in a row
+  base::OfThisProcess<std::string> last_from_text_;
   base::OfThisProcess<std::thread> thread_;
 };
 
