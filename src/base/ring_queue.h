@@ -28,14 +28,14 @@ class RingQueue {
   /// Returns false if there is no memory; then nothing has changed.
   [[nodiscard]] bool try_reserve(size_t count) {
     if (count <= capacity_) return true;
+    const size_t capacity = std::bit_ceil(count);
     T* larger = nullptr;
-    if (!try_grow([&] { larger = std::allocator<T>().allocate(std::bit_ceil(count)); })) return false;
+    if (!try_grow([&] { larger = std::allocator<T>().allocate(capacity); })) return false;
     const size_t size = size_;
     for (size_t i = 0; i < size; i++) std::construct_at(larger + i, pop());
     free_memory();
     items_ = larger;
-    capacity_ = std::bit_ceil(count);
-    first_ = 0;
+    capacity_ = capacity;
     size_ = size;
     return true;
   }
@@ -57,7 +57,8 @@ class RingQueue {
 
   T* items_ = nullptr;
   size_t capacity_ = 0;  ///< a power of two, or 0
-  size_t first_ = 0, size_ = 0;
+  size_t first_ = 0;     ///< 0 if the queue is empty
+  size_t size_ = 0;
 };
 
 }  // namespace tern::base

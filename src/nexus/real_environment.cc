@@ -259,10 +259,9 @@ class RandomNumbers {
     // The lock fails if another thread has it, or had it when this process was forked.
     if (fetched_ == nullptr || !mutex_.try_lock()) return fetch_one();
     uint64_t value = 0;
-    if (fetched_->left > 0 || fetch(fetched_->values.data(), sizeof(fetched_->values))) {
-      if (fetched_->left == 0) fetched_->left = fetched_->values.size();
-      value = std::exchange(fetched_->values[--fetched_->left], 0);
-    }
+    auto& [left, values] = *fetched_;
+    if (left == 0 && fetch(values.data(), sizeof(values))) left = values.size();
+    if (left > 0) value = std::exchange(values[--left], 0);
     mutex_.unlock();
     return value != 0 ? value : fetch_one();
   }

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include <unistd.h>
 

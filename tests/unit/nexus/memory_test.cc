@@ -54,7 +54,7 @@ TEST(NoMemory, on_unreachable__many_sessions_have_another_address) {
   shortage.every = 1;
   world.enter = [] { shortage.is_on = true; };
   world.leave = [] { shortage.is_on = false; };
-  EXPECT_NO_THROW(world.hint(0, first.view().data(), Unreachable::kPort));
+  EXPECT_NO_THROW(world.hint(0, std::string(first.view()), Unreachable::kPort));
   world.enter = world.leave = nullptr;
   shortage = {};
   world.run_for(std::chrono::seconds(4));
