@@ -7,8 +7,8 @@
 // that end is the result of a crash. It was never acknowledged, and load() cuts it off. Any other missing, short or
 // changed data that load() finds is damage. The storage then reports the file, and changes nothing.
 //
-// A disk that writes an unsynced end out of order can leave zeros before written bytes there when its power fails.
-// That is reported as damage, too, because a changed record that was acknowledged looks the same.
+// If power fails while the disk writes new records, and it writes their later bytes first, then zeros are left before
+// written bytes. That is reported as damage, too, because a changed record that was acknowledged looks the same.
 //
 // The storage cannot detect whether anything other than a crash has removed entries at the very end of the log.
 #pragma once

@@ -78,8 +78,8 @@ struct NexusCore::Impl final : ManagementSink {
 
   /// Only the process that made the Nexus may use its threads and locks.
   bool is_forked() const { return base::process_number() != process; }
-  /// In a forked child: closes descriptors and frees memory. It takes no lock, because a thread that does not exist in
-  /// the child may hold it.
+  /// In a forked child: closes descriptors. It takes no lock, because a thread that the child does not have may hold
+  /// it.
   void free_in_child() NO_THREAD_SAFETY_ANALYSIS {
     workers.reset();
     channel.reset();
