@@ -124,7 +124,9 @@ class Client {
  private:
   static constexpr tern::Duration kStep = std::chrono::milliseconds(1);
   /// More than twice the time after which a client reports a session's last requests, so that nothing is kept for them.
+  /// A client with many sessions reports 200 000 of them a second.
   static constexpr tern::Duration kRest = std::chrono::milliseconds(500);
+  static constexpr tern::Duration kRestPerSession = std::chrono::microseconds(12);
   /// The two rates are measured in turns, so that a change in the machine's speed affects both.
   static constexpr int kTurns = 4;
   static constexpr tern::Duration kWarmUp = std::chrono::milliseconds(100);
@@ -197,7 +199,8 @@ class Client {
         return status;
     }
     if (auto status = measure_memory(measured_.bytes_in_use); !status.ok()) return status;
-    if (auto status = wait(kRest); !status.ok()) return status;
+    if (auto status = wait(std::max(kRest, kRestPerSession * static_cast<int64_t>(sessions_.size()))); !status.ok())
+      return status;
     if (auto status = measure_memory(measured_.bytes_at_rest); !status.ok()) return status;
     measured_.is_only_client = memory_.changes_of_asker == changes_of_asker;
     measured_.retransmissions = endpoint_->counters().retransmissions;

@@ -121,8 +121,9 @@ struct RpcOptions {
   Duration spin = std::chrono::microseconds(50);
   /// The congestion controller of client sessions whose SessionOptions say kDefault.
   CongestionControl congestion_control = CongestionControl::kDefault;
-  /// A client reports finished requests after this long without new ones, so that the server can free responses. The
-  /// server frees a response after 25 s without a packet about it.
+  /// A client reports finished requests after this long without new ones, so that the server can free responses; later
+  /// if more than 20 000 sessions wait to report, because an endpoint reports 200 000 times a second. The server frees
+  /// a response after 25 s without a packet about it.
   Duration report_delay = std::chrono::milliseconds(100);
   /// Use 2 MB pages for message memory if the system has some, otherwise normal pages.
   bool huge_pages = true;
@@ -237,8 +238,9 @@ class Endpoint {
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
   /// A hint: calls of this session will follow. Begins to load the session's state into the caches. It pays in programs
-  /// that visit thousands of sessions at random; call it about eight calls earlier. Without effect in another thread
-  /// than the owner's, and if there is no such session.
+  /// that visit thousands of sessions at random; call it about eight calls earlier. Calls from continuations and
+  /// handlers need it less, because their cache misses overlap anyway. Without effect in another thread than the
+  /// owner's, and if there is no such session.
   TERN_API void prefetch(Session session) const;
 
   /// Returns a buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity at least

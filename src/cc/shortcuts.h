@@ -16,7 +16,7 @@ struct Shortcuts {
   bool answer_at_once = true;  ///< where that needs no clock, an answer leaves as soon as its handler has returned
   bool common_case = true;     ///< one packet each way is tried first (rpc/fast_path.h)
   // tern's own, for many sessions:
-  bool look_ahead = true;    ///< the sessions of a burst's packets are prefetched before the first packet is handled
+  bool look_ahead = true;    ///< the sessions of a burst's packets, and of the calls that these begin, are prefetched
   bool rest_at_once = true;  ///< a session rests with its last answer, and is not looked at again
   // tern's own, for long messages over UDP:
   bool receive_in_place = true;  ///< a large packet that continues a message is received where it belongs

@@ -82,6 +82,7 @@ struct alignas(64) Client {
   bool is_resting = false;    ///< the session is in ClientSessions::resting_
   bool is_departing = false;  ///< paced: in the timing wheel, which lists it to send when its time comes
   bool is_dead = false;       ///< the session has ended; the object is freed when no list names it
+  bool is_asleep = false;     ///< at rest, and perhaps marked for ClientSessions::note_call()
   uint32_t tick_place = 0;    ///< is_ticking: index in ClientSessions::ticking_
   session::ClientSession session;
   uint64_t name = 0;                              ///< name of this Client; no other Client ever has it

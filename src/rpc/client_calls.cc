@@ -2,6 +2,7 @@
 // (rpc/fast_path.h).
 
 #include <bit>
+#include <span>
 #include <utility>
 
 #include "base/try.h"
@@ -55,6 +56,31 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   if (context_.tracer != nullptr) [[unlikely]]
     context_.tracer->enqueued(client, sequence, type, request->length_bytes);
   return {&call.continuation, call_id(client->public_name, sequence)};
+}
+
+StartedCall ClientSessions::note_call(Client* client, Session session, uint16_t type, detail::Buffer* request,
+                                      detail::Buffer* response) {
+  client->session.prefetch();
+  if (noted_count_ == kNotedMax) begin_all_noted();
+  session::ClientBusy* busy = pools_.busy.take();
+  if (busy == nullptr) return {nullptr, 0};
+  table_.set_asleep(static_cast<uint32_t>(session.name), false);
+  noted_[noted_count_++] = {client, busy};
+  ClientSlot& slot = busy->first_slot;
+  slot.request = request;
+  slot.response = response;
+  slot.type = type;
+  slot.call_sequence = next_call_sequence();
+  return {&slot.continuation, call_id(session.name, slot.call_sequence)};
+}
+
+void ClientSessions::begin_all_noted() {
+  const size_t count = std::exchange(noted_count_, 0);
+  for (const NotedCall& call : std::span(noted_).first(count)) {
+    start_ticking(call.client);
+    call.client->session.begin_first(call.busy);
+    list_to_send(call.client);
+  }
 }
 
 /// Starts waiting calls, in order, in slots that have become free, or after the session has opened. A call whose
@@ -147,6 +173,7 @@ void ClientSessions::end_calls(Client* client) {
 Status ClientSessions::cancel(CallId call) {
   const auto sequence = static_cast<uint32_t>(call.value);
   const Status cancelled(Code::kCancelled, "the caller cancelled the call");
+  begin_noted();
   Client* client = table_.find(static_cast<uint32_t>(call.value >> 32));
   if (!completions_.reserve_one()) return {Code::kNoMemory, "no memory to cancel the call, which goes on"};
   if (client != nullptr) {

@@ -319,6 +319,7 @@ void ClientSessions::fail(Client* client, Status status, bool tell_peer) {
 /// Ends a session: all its calls end with `status`, and its key has no meaning any more.
 void ClientSessions::end(Client* client, Status status, bool tell_peer) {
   if (client->is_dead) return;
+  begin_noted();
   retire(client, status, tell_peer);
   end_calls(client);
 }
@@ -402,8 +403,7 @@ bool ClientSessions::is_busy() const {
 
 void ClientSessions::check_invariants() const {
   Names<Client> known;
-  size_t live = 0;
-  size_t reconnecting = 0;
+  size_t live = 0, reconnecting = 0;
   for_each([&](const Client* client) {
     known.add(client);
     CHECK(!client->is_dead);
@@ -411,6 +411,7 @@ void ClientSessions::check_invariants() const {
     if (client->reconnect != nullptr) CHECK(table_.find_name(client->public_name) == client);
     reconnecting += client->reconnect != nullptr;
     CHECK(table_.find(client->session.local_key()) == client);
+    if (table_.find_asleep(client->name) != nullptr) CHECK(client->is_asleep);
     CHECK(client->run != nullptr, ==, client->is_accepted);
     live++;
   });
@@ -450,6 +451,7 @@ void ClientSessions::check_invariants() const {
     resting += client->is_resting;
     departing += client->is_departing;
   }
+  CHECK(noted_count_, ==, size_t{0});
   completions_.check_invariants(slots, blocked);
   // All lists have memory for all sessions.
   for (const auto* list : {&ticking_, &opening_, &ending_, &backing_off_, &path_probes_, &dead_}) {
@@ -486,6 +488,7 @@ void ClientSessions::check_lists(const Client* client) const {
   } else {
     CHECK(client->opening != nullptr);
   }
+  if (client->is_asleep) CHECK(!client->is_ticking && client->session.sleeps_lightly());
   CHECK(client->has_queue(), ==, client->queue != nullptr);
   if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());  // virtual time may be 0
   if (client->has_queue()) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -64,6 +65,16 @@ class TERN_API ClientSessions {
   Client* find(uint32_t key) const { return table_.find(key); }
   void prefetch_place(uint64_t key) const { table_.prefetch(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
+  /// Prefetches a session. Its next call is not noted, because the cache lines are on their way.
+  void prefetch(Session session) {
+    Client* client = find(session);
+    if (client == nullptr) return;
+    client->session.prefetch();
+    table_.set_asleep(static_cast<uint32_t>(session.name), false);
+  }
+  // These two do not read the session.
+  Client* find_awake(Session session) const { return table_.find_awake(session.name); }
+  Client* find_asleep(Session session) const { return table_.find_asleep(session.name); }
   /// Number of live sessions.
   size_t size() const { return table_.size() - reconnecting_; }
   template <class F>
@@ -115,6 +126,27 @@ class TERN_API ClientSessions {
   /// UINT64_MAX for none.
   StartedCall start_call(Client* client, uint16_t type, detail::Buffer* request, detail::Buffer* response,
                          uint64_t deadline_ns);
+  /// From now to begin_noted(), calls on sessions that are asleep are only noted, while their cache lines arrive.
+  /// Without that, each call on one of many sessions would wait for several cache misses.
+  void start_noting() { is_noting_ = true; }
+  bool is_noting() const { return is_noting_; }
+  /// Notes the first call of a session that is asleep, if there is memory for it. The request has at most
+  /// wire::kPayloadBytesMin bytes, and the call has no deadline.
+  StartedCall note_call(Client* client, Session session, uint16_t type, detail::Buffer* request,
+                        detail::Buffer* response);
+  /// Begins the noted calls, which no other function knows.
+  void begin_noted() {
+    if (noted_count_ != 0) begin_all_noted();
+  }
+  void stop_noting() {
+    begin_noted();
+    is_noting_ = false;
+  }
+  /// Makes find_awake() find the session.
+  void rouse(Client* client) {
+    table_.set_asleep(client->session.local_key(), false);
+    client->is_asleep = false;
+  }
   StartedCall refuse_call(Status status) {
     refusal_ = status;
     return {nullptr, 0};
@@ -249,6 +281,7 @@ class TERN_API ClientSessions {
   bool is_path_slow(const Client* client) const;
   bool is_path_narrow(const Client* client) const;
   // client_calls.cc
+  [[gnu::noinline]] void begin_all_noted();
   void start_queued(Client* client);
   void finish_verdict(Client* client, const session::ClientVerdict& verdict);
   void finish_traced(Client* client, const session::ClientVerdict& verdict);
@@ -282,6 +315,8 @@ class TERN_API ClientSessions {
     *to = from;
   }
   void rest_at_once(Client* client);
+  void try_rest(Client* client);
+  void set_report_delay();
   bool end_if_lost(Client* client);
   bool rest(Client* client, uint64_t until_ns);
   /// True if the session is in the timing wheel, and has no packet that may leave before its departure time.
@@ -296,6 +331,14 @@ class TERN_API ClientSessions {
   session::ClientPools pools_;
   base::Pool<Client> pool_;
   session::SessionTable<Client> table_;
+  struct NotedCall {
+    Client* client;
+    session::ClientBusy* busy;  ///< its first slot has the call
+  };
+  static constexpr size_t kNotedMax = 64;
+  std::array<NotedCall, kNotedMax> noted_;
+  size_t noted_count_ = 0;
+  bool is_noting_ = false;
   // A new session reserves its places in all lists, so that no later insertion can fail.
   SendList<Client> to_send_;
   uint32_t call_sequence_ = 0;  ///< next_call_sequence()

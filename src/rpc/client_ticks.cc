@@ -23,6 +23,11 @@ constexpr uint64_t kRestRtos = 4;
 /// are received, because a check of a session that is in no cache takes a tenth of a microsecond, and 50 000 checks an
 /// RTO.
 constexpr size_t kTicksPerRun = 64;
+/// An endpoint reports once in this time, on average: a report is a visit of two sessions that may be in no cache, and
+/// without a limit nearly each call on one of 200 000 sessions would be followed by a report. The longest delay is well
+/// before the server frees a response by itself (clause 5.5.2).
+constexpr uint64_t kReportGapNs = 5'000;
+constexpr uint64_t kReportDelayNsMax = 10'000'000'000;
 /// Memory is prefetched this many sessions ahead, because a check takes a few ns and a cache miss a hundred.
 constexpr size_t kTicksAhead = 8;
 
@@ -76,6 +81,7 @@ void ClientSessions::run_departures() {
 /// Called before a session is used that was not used for a while. Prefetches its cache lines first.
 void ClientSessions::begin_to_tick(Client* client) {
   client->session.prefetch();
+  if (client->is_asleep) rouse(client);
   client->session.forget_old_credits(context_.now_ns);
   client->session.forget_old_congestion(context_.now_ns);
   client->is_ticking = true;
@@ -86,6 +92,10 @@ void ClientSessions::begin_to_tick(Client* client) {
   client->tick_place = static_cast<uint32_t>(ticking_.size());
   ticking_.push_back(client);
   context_.agenda.at_latest(context_.now_ns + context_.rto_ns_min);
+}
+
+void ClientSessions::set_report_delay() {
+  pools_.report_delay_min_ns = std::min(resting_.size() * kReportGapNs, kReportDelayNsMax);
 }
 
 /// The cache misses of all these sessions overlap.
@@ -115,6 +125,7 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
       if (count == kTicksPerRun) end_rests();
     });
     end_rests();
+    set_report_delay();
   }
   run_pass(read_until_ns);
   if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
@@ -141,7 +152,7 @@ void ClientSessions::run_pass(uint64_t read_until_ns) {
       continue;
     }
     stop_ticking(client);
-    if (!client->is_dead) client->session.try_rest();
+    if (!client->is_dead) try_rest(client);
   }
   if (is_one_run) return;  // the agenda has the times of its sessions
   pass_due_ns_ = std::min(pass_due_ns_, agenda.next_ns());
@@ -174,7 +185,16 @@ void ClientSessions::rest_at_once(Client* client) {
   if (!is_done_for_now(*client) && tick(client, context_.now_ns)) return;
   if (client->is_dead) return;
   stop_ticking(client);
+  try_rest(client);
+}
+
+/// Called when a session has left ticking_.
+void ClientSessions::try_rest(Client* client) {
   client->session.try_rest();
+  const bool is_plain = !client->has_queue() && !client->has_lost_peer();
+  if (context_.receiving != Receiving::kAhead || !is_plain || !client->session.sleeps_lightly()) return;
+  client->is_asleep = true;
+  table_.set_asleep(client->session.local_key(), true);
 }
 
 /// Ends the session if the transport lost its peer kPeerLostNs ago. Returns true if it has ended the session.
@@ -251,6 +271,7 @@ bool ClientSessions::rest(Client* client, uint64_t until_ns) {
   }
   client->is_resting = true;
   client->rest_until_ns = until_ns;
+  set_report_delay();
   return true;
 }
 

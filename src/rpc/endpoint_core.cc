@@ -182,6 +182,7 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
                                           detail::Buffer* response, Duration deadline) {
   const auto refuse = [this](Status status) { return client_sessions_.refuse_call(status); };
   if (!is_owner()) return {nullptr, 0};  // refusal() has the reason
+  client_sessions_.begin_noted();
   Client* client = client_sessions_.find(session);
   if (is_of_server(session)) {
     return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
@@ -208,12 +209,27 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
   return client_sessions_.start_call(client, static_cast<uint16_t>(type), request, response, deadline_ns);
 }
 
+/// Starts a call of the common case on a session that find_awake() does not find.
+StartedCall EndpointCore::start_asleep(Session session, uint32_t type, detail::Buffer* request,
+                                       detail::Buffer* response) {
+  Client* client = client_sessions_.find_asleep(session);
+  if (client == nullptr) return start_call_slow(session, type, request, response, Duration::max());
+  if (client_sessions_.is_noting() && request->length_bytes <= wire::kPayloadBytesMin) {
+    const StartedCall call =
+        client_sessions_.note_call(client, session, static_cast<uint16_t>(type), request, response);
+    if (call.continuation != nullptr) return call;
+  }
+  client_sessions_.rouse(client);
+  return start_first_call(session, type, request, response, client);
+}
+
 /// Starts a call of the common case on a session that was at rest. A function of its own, because start_call() then
 /// ends with a jump to it.
 StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                            detail::Buffer* response, Client* client) {
   if (context_.tracer != nullptr) return start_call_slow(session, type, request, response, Duration::max());
-  client_sessions_.begin_to_tick(client);
+  client_sessions_.begin_noted();
+  client_sessions_.start_ticking(client);
   client->session.wake();  // without memory for the call, begin_call() says so
   return begin_call(session, type, request, response, client);
 }

@@ -58,9 +58,8 @@ class TERN_API EndpointCore {
   Result<Session> create_session(std::string_view uri, const SessionOptions& options);
   Status destroy_session(Session session);
   SessionInfo session_info(Session session) const;
-  /// Inlined, because the compiler drops calls of a function that only prefetches.
-  [[gnu::always_inline]] void prefetch(Session session) const {
-    if (const Client* client = is_owner() ? client_sessions_.find(session) : nullptr) client->session.prefetch();
+  void prefetch(Session session) {
+    if (is_owner()) client_sessions_.prefetch(session);
   }
   /// Any thread.
   MsgBuf alloc_msgbuf(size_t len_bytes) {
@@ -265,6 +264,8 @@ class TERN_API EndpointCore {
   // The fast paths of a call and of a packet, and the functions for the calls that they leave over.
   StartedCall begin_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
                          Client* client);
+  [[gnu::noinline]] StartedCall start_asleep(Session session, uint32_t type, detail::Buffer* request,
+                                             detail::Buffer* response);
   [[gnu::noinline]] StartedCall start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                                  detail::Buffer* response, Client* client);
   /// A function of its own, because the common case then ends with a jump to it, and need not save registers.

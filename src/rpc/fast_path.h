@@ -22,9 +22,6 @@ namespace tern::rpc {
   const auto slowly = [&] { return start_call_slow(session, type, request, response, Duration::max()); };
   if (!is_owner()) [[unlikely]]
     return slowly();
-  Client* client = client_sessions_.find(session);
-  if (client == nullptr) [[unlikely]]
-    return slowly();
   if (request == nullptr || response == nullptr) [[unlikely]]
     return slowly();
   if (!context_.arena.owns(request)) [[unlikely]]
@@ -35,6 +32,9 @@ namespace tern::rpc {
     return slowly();
   if (type >= wire::kRequestTypes) [[unlikely]]
     return slowly();
+  Client* client = client_sessions_.find_awake(session);
+  if (client == nullptr) [[unlikely]]
+    return start_asleep(session, type, request, response);
   if (!client->begins_plainly) [[unlikely]]
     return start_first_call(session, type, request, response, client);
   return begin_call(session, type, request, response, client);

@@ -203,11 +203,16 @@ class RpcCore final {
   }
   [[gnu::noinline]] size_t receive_traced() { return transport_->receive(TracedVisitor{{*this}}); }
   [[gnu::noinline]] size_t receive_ahead() {
-    if constexpr (kTraits.looks_ahead && kTraits.shortcuts.look_ahead) {
-      return transport_->receive(AheadVisitor{{*this}});
+    if constexpr (!kTraits.shortcuts.look_ahead) return transport_->receive(Visitor{*this});
+    core_.client_sessions().start_noting();
+    size_t packets;
+    if constexpr (kTraits.looks_ahead) {
+      packets = transport_->receive(AheadVisitor{{*this}});
     } else {
-      return transport_->receive(Visitor{*this});
+      packets = transport_->receive(Visitor{*this});
     }
+    core_.client_sessions().stop_noting();
+    return packets;
   }
   EndpointContext& context() { return core_.context(); }
   void begin_iteration() {

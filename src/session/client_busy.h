@@ -22,8 +22,6 @@ namespace tern::session {
 struct alignas(64) ClientBusy {
   static constexpr size_t kFirstSlots = 8;  ///< the default window
 
-  ClientBusy(uint64_t liveness_ns, const ProbeTimer& probes) : probe_timer(probes), silence(liveness_ns) {}
-
   // Memory for a session with few calls at a time.
   ClientSlot* first_slots[kFirstSlots] = {};
   SentPackets::Embedded first_sent;
@@ -59,6 +57,8 @@ struct ClientPools {
   /// How many more sessions at rest may report now (clause 5.5). Without a limit, a hundred thousand reports at once
   /// would delay calls for longer than a session waits for the answer to its report.
   int32_t reports_free = 256;
+  /// A session at rest reports after at least this long, because many others will report, too (clause 5.5).
+  uint64_t report_delay_min_ns = 0;
   ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
   ControllerCounters controller_counters;
 };

@@ -60,11 +60,14 @@ ClientSlot* ClientSession::make_slot(uint32_t index) {
   return slot;
 }
 
-bool ClientSession::wake() {
+/// `busy`: the memory; null: takes some.
+bool ClientSession::wake(ClientBusy* busy) {
   if (busy_ != nullptr) return true;
   if (state_ != State::kOpen) return false;
-  busy_ = pools_.busy.take(terms_.liveness_ns, ProbeTimer(response_ns_, last_progress_ns_, last_sample_ns_));
+  busy_ = busy != nullptr ? busy : pools_.busy.take();
   if (busy_ == nullptr) return false;
+  busy_->probe_timer = ProbeTimer(response_ns_, last_progress_ns_, last_sample_ns_);
+  busy_->silence = SilenceTimer(terms_.liveness_ns);
   sent_.shrink(busy_->first_sent);
   if (window_ <= kFirstSlots) slots_ = busy_->first_slots;
   // A report can only name slots that have a ClientSlot.
@@ -74,6 +77,12 @@ bool ClientSession::wake() {
     return false;
   }
   return true;
+}
+
+void ClientSession::begin_first(ClientBusy* busy) {
+  const ClientSlot& call = busy->first_slot;
+  CHECK(wake(busy));
+  CHECK(begin(call.request, call.response, call.type) == &call);
 }
 
 /// True if nothing needs the memory for calls. A report that is not acknowledged needs the slots that it names, and a

@@ -17,7 +17,7 @@ constexpr CommonTerms kNoTerms;
 }  // namespace
 
 ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
-    : pools_(pools), terms_(share(terms)), local_key_(terms.local_key) {
+    : local_key_(terms.local_key), pools_(pools), terms_(share(terms)) {
   bool has_memory = &terms_ != &kNoTerms;
   if (!std::holds_alternative<cc::None>(terms.controller)) {
     control_ = pools.controls.take(terms.controller, terms.seed);
@@ -108,6 +108,11 @@ bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
   cut_request(*slot->transfer, request_bytes, code);
   busy_->size_search.want(sizes_);
   return true;
+}
+
+bool ClientSession::is_oldest_of_many() const {
+  const SentPacket& oldest = sent_[sent_.oldest()];
+  return oldest.kind == SentPacket::Kind::kPart && is_of_many_packets(*slots_[oldest.slot]);
 }
 
 uint32_t ClientSession::packets_in_flight() const {

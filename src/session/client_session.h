@@ -126,7 +126,12 @@ class TERN_API ClientSession {
   bool has_several_unreported() const { return Reports::count_unreported(used_slots()) > 1; }
   /// Gets the memory for calls, which a session at rest does not have. begin() also does that. False: the session is
   /// not open, or there is no memory.
-  bool wake();
+  bool wake() { return wake(nullptr); }
+  /// Begins the call that was written into the first slot of `busy`: buffers, type, sequence and continuation. Only if
+  /// sleeps_lightly(), and for a request of at most wire::kPayloadBytesMin bytes.
+  void begin_first(ClientBusy* busy);
+  /// True if the session is at rest, and begin_first() needs no other memory.
+  bool sleeps_lightly() const { return state_ == State::kOpen && busy_ == nullptr && unreported_mask_ <= 1; }
   /// Gives back the memory for calls, if the session has no call, has nothing to send, and waits for no answer. Slots
   /// of the session are not valid any more then.
   void try_rest();
@@ -264,10 +269,6 @@ class TERN_API ClientSession {
            now_ns - std::min(now_ns, last_answer_ns()) >= time_ns;
   }
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
-  void hold_report(bool holds) {
-    pools_.reports_free += int32_t{holds_report_} - int32_t{holds};
-    holds_report_ = holds;
-  }
   bool is_outstanding() const;
   /// The measured timeout, short enough that a silent server is asked some times before the session fails.
   uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
@@ -281,10 +282,7 @@ class TERN_API ClientSession {
            slot.transfer->packets >= kProbedPackets;
   }
   /// True if the oldest unanswered packet is of such a request.
-  bool is_oldest_of_many() const {
-    const SentPacket& oldest = sent_[sent_.oldest()];
-    return oldest.kind == SentPacket::Kind::kPart && is_of_many_packets(*slots_[oldest.slot]);
-  }
+  bool is_oldest_of_many() const;
 
   // -- client_session.cc --
   const CommonTerms& share(const CommonTerms& terms);
@@ -319,6 +317,7 @@ class TERN_API ClientSession {
   uint32_t* numbers() { return window_ <= kFirstSlots ? first_numbers_ : more_numbers_; }
   static ClientSlot** no_slots();
   ClientSlot* make_slot(uint32_t index);
+  bool wake(ClientBusy* busy);
   bool open_slots();
   bool can_rest() const;
   void fall_asleep();
@@ -376,6 +375,7 @@ class TERN_API ClientSession {
   [[gnu::noinline]] void tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked);
 
   // -- client_timers.cc --
+  void hold_report(bool holds);
   void suspect_losses(uint64_t now_ns);
   uint64_t wait_for_turn_ns() const;
   void recover_losses(uint64_t now_ns);
@@ -463,8 +463,8 @@ class TERN_API ClientSession {
   uint64_t last_sample_ns_ = 0;
   uint64_t calm_below_ns_ = UINT64_MAX;  ///< the controller ignores samples below this
   RttEstimator rtt_;
-  uint32_t response_ns_ = 0;          ///< at rest: ProbeTimer::response_ns()
-  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
+  uint32_t response_ns_ = 0;  ///< at rest: ProbeTimer::response_ns()
+  uint32_t local_key_;
 
   // The next cache line begins here.
   ClientBusy* busy_ = nullptr;    ///< null: the session is at rest, or not open
@@ -478,9 +478,9 @@ class TERN_API ClientSession {
     uint32_t* more_numbers_;  ///< for a window of more than kFirstSlots
   };
   // The next cache line begins here.
-  uint64_t last_heard_ns_ = 0;  ///< time of the server's newest packet outside of the common case
-  uint32_t payload_max_ = 0;    ///< payload of the session's own full packets
-  uint32_t local_key_;
+  uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
+  uint32_t payload_max_ = 0;          ///< payload of the session's own full packets
+  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
   uint32_t first_number_;             ///< of the newest handshake, 24 bits
   uint32_t first_server_number_ = 1;  ///< of the newest handshake, 24 bits
   uint16_t full_credits_ = 1;         ///< credits that a full packet costs

@@ -150,6 +150,11 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
 
 // ---- Reports (clause 5.5) ----
 
+void ClientSession::hold_report(bool holds) {
+  pools_.reports_free += int32_t{holds_report_} - int32_t{holds};
+  holds_report_ = holds;
+}
+
 void ClientSession::look_at_reports(uint64_t now_ns) {
   const bool is_due =
       reports_.look(used_slots(), busy_mask() == 0, now_ns, terms_.report_delay_ns, sent_.next_number());
@@ -168,20 +173,21 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   if (is_stalled_) set_stalled(false);
   forget_old_credits(now_ns);
   if (is_searching()) look_at_size(now_ns, result);
+  const uint64_t report_delay_ns = std::max(terms_.report_delay_ns, pools_.report_delay_min_ns);
   if (!is_report_due()) {
     if (reports_.is_over(sent_.next_number())) {
       result.is_idle = !is_searching();
       return result;
     }
-    reports_.on_rest(now_ns + terms_.report_delay_ns);
+    reports_.on_rest(now_ns + report_delay_ns);
   }
   const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
-  if (reports_.is_due_at_rest(now_ns, quiet_ns, terms_.report_delay_ns)) {
+  if (reports_.is_due_at_rest(now_ns, quiet_ns, report_delay_ns)) {
     if ((holds_report_ || pools_.reports_free > 0) && wake()) {
       look_at_reports(now_ns);
       fall_back_to_start_credits();
     } else {
-      reports_.put_off(now_ns + terms_.report_delay_ns);
+      reports_.put_off(now_ns + report_delay_ns);
     }
   }
   result.at_latest(reports_.look_at_ns());

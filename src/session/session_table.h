@@ -19,7 +19,10 @@ namespace tern::session {
 /// a table therefore tells one or two bits of a key.
 ///
 /// The key of an ended session rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is not used twice among
-/// 2^31 sessions: its low half is the key, and its high half counts the sessions.
+/// 2^30 sessions: its low half is the key, and its high half counts the sessions.
+///
+/// An object can be asleep. Then its place alone tells it from others: find_awake() does not find it, and find_asleep()
+/// does.
 template <class T>
 class SessionTable {
  public:
@@ -40,7 +43,18 @@ class SessionTable {
   void prefetch(uint64_t name) const { __builtin_prefetch(&entries_[name & mask_]); }
   T* find_name(uint64_t name) const {
     const Entry& entry = entries_[name & mask_];
+    return (entry.live_name & ~kAsleep) == name ? entry.known() : nullptr;
+  }
+  T* find_awake(uint64_t name) const {
+    const Entry& entry = entries_[name & mask_];
     return entry.live_name == name ? entry.known() : nullptr;
+  }
+  T* find_asleep(uint64_t name) const { return find_awake(name | kAsleep); }
+  /// `key` is that of an object, which is awake at first. The name that another object has taken over by rename_to() is
+  /// always awake.
+  void set_asleep(uint32_t key, bool is_asleep) {
+    uint64_t& name = entries_[key & mask_].live_name;
+    name = is_asleep ? name | kAsleep : name & ~kAsleep;
   }
   /// Draws a free key with `random()`, which returns 32 bits. False: no memory, or the numbers are not random.
   template <class Random>
@@ -56,13 +70,13 @@ class SessionTable {
   uint64_t put(uint32_t key, T* object) {
     Entry& entry = entries_[key & mask_];
     if (entry.is_resting()) resting_--;
-    names_ = (names_ & kFirstBit) | ((names_ + 1) & (kFirstBit - 1));
+    names_ = (names_ & kFirstBit) | ((names_ + 1) & ((kAsleep >> 32) - 1));
     entry = {reinterpret_cast<uintptr_t>(object), names_ << 32 | key};
     size_++;
     return entry.live_name;
   }
   /// Makes the name of a live session point to `object`.
-  void rename_to(uint64_t name, T* object) { entries_[name & mask_].word = reinterpret_cast<uintptr_t>(object); }
+  void rename_to(uint64_t name, T* object) { entries_[name & mask_] = {reinterpret_cast<uintptr_t>(object), name}; }
   /// Removes a session. Its key rests.
   void retire(uint32_t key, uint64_t now_ns) {
     Entry& entry = entries_[key & mask_];
@@ -85,7 +99,7 @@ class SessionTable {
   template <class F>
   void for_each_name(F&& f) const {
     for (uint64_t i = 0; i <= mask_; i++) {
-      if (entries_[i].is_live()) f(entries_[i].live_name, entries_[i].known());
+      if (entries_[i].is_live()) f(entries_[i].live_name & ~kAsleep, entries_[i].known());
     }
   }
   /// Visits `places` places of the table, beginning with place `from`: calls `f(name, object)` for each object there,
@@ -95,13 +109,15 @@ class SessionTable {
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
     for (uint64_t i = from; i <= mask_; i++) {
       if (i - from == places) return i;
-      if (entries_[i].is_live() && !f(entries_[i].live_name, entries_[i].known())) return i == mask_ ? 0 : i + 1;
+      if (entries_[i].is_live() && !f(entries_[i].live_name & ~kAsleep, entries_[i].known()))
+        return i == mask_ ? 0 : i + 1;
     }
     return 0;
   }
 
  private:
   static constexpr uint64_t kFirstBit = uint64_t{1} << 31;
+  static constexpr uint64_t kAsleep = uint64_t{1} << 62;  ///< in Entry::live_name; no name has it
 
   /// A key that leads to the neighbour's place, never to this one.
   static uint32_t stranger_to(uint32_t place) { return place ^ 1; }
@@ -109,7 +125,8 @@ class SessionTable {
   struct Entry {
     /// Live: the object. Resting: the beginning of the rest, shifted left by 1, plus 1. Free: 0.
     uint64_t word = 0;
-    /// Live: the name. Otherwise the low half is a key that does not lead here. Resting: the high half is the key.
+    /// Live: the name, with kAsleep or without. Otherwise the low half is a key that does not lead here. Resting: the
+    /// high half is the key.
     uint64_t live_name = 0;
 
     bool is_resting() const { return (word & 1) != 0; }

@@ -16,7 +16,7 @@ class SilenceTimer {
   /// process is noticed sooner, by the Nexuses.
   static constexpr uint64_t kTimeoutsUnasked = 4;
 
-  explicit SilenceTimer(uint64_t liveness_ns) : liveness_ns_(liveness_ns) {}
+  explicit SilenceTimer(uint64_t liveness_ns = 0) : liveness_ns_(liveness_ns) {}
 
   /// True if the session was busy at the last look.
   bool is_running() const { return is_running_; }

@@ -16,16 +16,31 @@ class RestingSessions : public VirtualWorld {
  protected:
   ~RestingSessions() override { hosts_.clear(); }  // ends calls
 
-  void SetUp() override {
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(make({})); }
+  void make(const RpcOptions& options) {
     ASSERT_TRUE(add("10.0.0.1:1")
                     .rpc->on_request(kEcho, [](Request request) { request.respond(request.take_message().value()); })
                     .ok());
-    client_ = &add("10.0.0.2:1");
+    client_ = &add("10.0.0.2:1", options);
     for (size_t i = 0; i < kBusy; i++) sessions_.push_back(begin_session(*client_));
     ASSERT_TRUE(run_until([&] {
       return std::all_of(sessions_.begin(), sessions_.end(), [&](Session s) { return client_->rpc->is_open(s); });
     }));
     run_for(1'000'000'000, 10'000'000);  // all rest
+  }
+  /// Makes a call on each session, one soon after the other.
+  void call_all() {
+    size_t answered = 0;
+    for (const Session session : sessions_) {
+      auto call = client_->rpc->enqueue_request(session, kEcho, client_->rpc->alloc_msgbuf(1),
+                                                client_->rpc->alloc_msgbuf(1), [&](Completion& done) {
+                                                  EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                  answered++;
+                                                });
+      ASSERT_TRUE(call.ok()) << call.status().message();
+      turn(10);
+    }
+    ASSERT_TRUE(run_until([&] { return answered == kBusy; }, 1'000'000, 10));
   }
   bool is_awake(Session session) const { return client_->core().client_session(session)->is_awake(); }
 
@@ -53,6 +68,35 @@ TEST_F(RestingSessions, beyond_the_cached_ones_rest_before_the_continuation_of_t
     EXPECT_LE(resting, kBusy - kCached) << "in round " << round;
     run_for(1'000'000'000, 10'000'000);
   }
+}
+
+class ManyReports : public RestingSessions {
+ protected:
+  static constexpr uint64_t kDelayNs = 1'000'000;
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(make({.report_delay = std::chrono::nanoseconds(kDelayNs)})); }
+  uint64_t packets_sent() const { return client_->rpc->counters().packets_sent; }
+};
+
+/// At most 200 000 sessions a second report.
+TEST_F(ManyReports, wait_longer_than_those_of_few_sessions) {
+  constexpr uint64_t kLongerNs = kBusy * 5'000;
+  static_assert(kLongerNs > 2 * kDelayNs);
+  ASSERT_NO_FATAL_FAILURE(call_all());
+  const uint64_t after_calls = packets_sent();
+  run_for(kLongerNs - kDelayNs / 2);
+  EXPECT_EQ(packets_sent(), after_calls) << "some have reported already";
+  run_for(2 * kLongerNs);
+  EXPECT_EQ(packets_sent(), after_calls + kBusy);
+  EXPECT_EQ(client_->core().client_session(sessions_[0])->is_awake(), false);
+
+  // Then one session alone has the usual delay.
+  auto call = client_->rpc->enqueue_request(sessions_[0], kEcho, client_->rpc->alloc_msgbuf(1),
+                                            client_->rpc->alloc_msgbuf(1), [](Completion&) {});
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  run_for(kDelayNs / 2);
+  EXPECT_EQ(packets_sent(), after_calls + kBusy + 1);
+  run_for(kDelayNs);
+  EXPECT_EQ(packets_sent(), after_calls + kBusy + 2);
 }
 
 }  // namespace

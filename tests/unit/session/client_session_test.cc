@@ -1970,6 +1970,24 @@ TEST_F(ClientSessionTest, report_waits_while_the_endpoint_has_too_many_under_way
   EXPECT_TRUE(tick().is_idle);
 }
 
+TEST_F(ClientSessionTest, report_waits_longer_at_an_endpoint_with_many_sessions) {
+  ClientTerms terms;
+  open(8, terms);
+  pools_.report_delay_min_ns = 10 * terms.report_delay_ns;
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  EXPECT_EQ(tick().next_ns, now_ + 10 * terms.report_delay_ns);
+  tick(10 * terms.report_delay_ns - 1);
+  EXPECT_TRUE(sent().empty());
+  tick(1);
+  const auto reports = sent();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].header.kind(), Kind::kReport);
+  pools_.report_delay_min_ns = 0;
+  begin();
+  sent();
+}
+
 TEST_F(ClientSessionTest, report_that_a_call_makes_needless_leaves_its_place_to_others) {
   ClientTerms terms;
   open(8, terms);
@@ -3164,6 +3182,48 @@ TEST_F(RestingClientTest, gives_back_its_memory_and_goes_on_with_the_next_number
       }
     }
   }
+}
+
+TEST_F(RestingClientTest, begins_a_call_that_was_written_before) {
+  for (const uint8_t window : {1, 8, 64}) {
+    SCOPED_TRACE(window);
+    server_number_ = 0;
+    open_for_rest(window);
+    uint32_t before = make_calls(1)[0];
+    for (int round = 0; round < 3; round++) {
+      expect_rest();
+      ASSERT_TRUE(session_->sleeps_lightly());
+      ClientBusy* busy = pools_.busy.take();
+      requests_.push_back(make_buffer(10));
+      responses_.push_back(make_buffer(10));
+      busy->first_slot.request = requests_.back().get();
+      busy->first_slot.response = responses_.back().get();
+      busy->first_slot.type = 7;
+      busy->first_slot.call_sequence = 42;
+      session_->begin_first(busy);
+      session_->check_invariants();
+      EXPECT_EQ(session_->slot(0), &busy->first_slot);
+      EXPECT_EQ(busy->first_slot.call_sequence, 42u);
+      const auto packets = sent();
+      ASSERT_EQ(packets.size(), 1u);
+      EXPECT_EQ(packets[0].header.request_number(), before + wire::kSlotsMax);
+      EXPECT_EQ(packets[0].header.request_type(), 7u);
+      before = packets[0].header.request_number();
+      finish(respond(session_->slot(0), packets[0].header.number(), 4, 4));
+    }
+  }
+}
+
+TEST_F(RestingClientTest, does_not_sleep_lightly_with_more_to_report_than_the_first_slot) {
+  open_for_rest(8);
+  EXPECT_TRUE(session_->sleeps_lightly()) << "not used yet";
+  make_calls(1);
+  EXPECT_FALSE(session_->sleeps_lightly()) << "not at rest yet";
+  expect_rest();
+  EXPECT_TRUE(session_->sleeps_lightly());
+  make_calls(2);
+  expect_rest();
+  EXPECT_FALSE(session_->sleeps_lightly());
 }
 
 TEST_F(RestingClientTest, does_not_rest_with_a_call) {

@@ -55,6 +55,34 @@ TEST_F(SessionTableTest, finds_by_key_and_by_name) {
   EXPECT_EQ(table_.size(), 0u);
 }
 
+TEST_F(SessionTableTest, tells_those_that_are_asleep_from_the_others) {
+  const uint32_t key = draw();
+  const uint64_t name = table_.put(key, &objects_[0]);
+  EXPECT_EQ(table_.find_awake(name), &objects_[0]);
+  EXPECT_EQ(table_.find_asleep(name), nullptr);
+  table_.set_asleep(key, true);
+  EXPECT_EQ(table_.find_awake(name), nullptr);
+  EXPECT_EQ(table_.find_asleep(name), &objects_[0]);
+  EXPECT_EQ(table_.find_name(name), &objects_[0]);
+  EXPECT_EQ(table_.find(key), &objects_[0]);
+  table_.for_each_name([&](uint64_t each, int*) { EXPECT_EQ(each, name); });
+  table_.visit(0, 100, [&](uint64_t each, int*) { return each == name; });
+  for (uint32_t bit = 0; bit < 64; bit++) {
+    const uint64_t stranger = name ^ uint64_t { 1 } << bit;
+    EXPECT_EQ(table_.find_name(stranger), nullptr);
+    if (bit == 62) continue;  // no name has the bit that tells them
+    EXPECT_EQ(table_.find_asleep(stranger), nullptr);
+  }
+  for (int i = 0; i < 40; i++) table_.put(draw(), &objects_[2]);  // the table grows
+  EXPECT_EQ(table_.find_asleep(name), &objects_[0]);
+  table_.set_asleep(key, false);
+  EXPECT_EQ(table_.find_awake(name), &objects_[0]);
+  table_.set_asleep(key, true);
+  table_.retire(key, now_);
+  EXPECT_EQ(table_.find_asleep(name), nullptr);
+  EXPECT_EQ(table_.find_name(name), nullptr);
+}
+
 TEST_F(SessionTableTest, a_key_rests_before_it_is_used_again_and_a_name_never_is) {
   const uint32_t key = draw_of({0x1234});
   const uint64_t name = table_.put(key, &objects_[0]);
@@ -130,7 +158,9 @@ TEST_F(SessionTableTest, a_second_name_passes_from_one_object_to_the_next) {
   EXPECT_EQ(seen, (std::map<uint64_t, int*>{
                       {first_name, &objects_[0]}, {shared_name, &objects_[0]}, {second_name, &objects_[1]}}));
   table_.retire(first, now_);
+  table_.set_asleep(static_cast<uint32_t>(shared_name), true);
   table_.rename_to(shared_name, &objects_[1]);
+  EXPECT_EQ(table_.find_awake(shared_name), &objects_[1]);
   EXPECT_EQ(table_.find_name(shared_name), &objects_[1]);
   EXPECT_EQ(table_.find_name(first_name), nullptr);
   for (int i = 0; i < 40; i++) table_.put(draw(), &objects_[2]);  // the table grows
