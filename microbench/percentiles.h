@@ -5,8 +5,10 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -57,7 +59,10 @@ class Percentiles {
   /// The smallest value that at least `share` (0 to 1) of all values do not exceed; 0 if there are no values.
   double at(double share) const {
     if (count_ == 0) return 0;
-    const auto wanted = static_cast<uint64_t>(share * static_cast<double>(count_ - 1)) + 1;
+    // The product may be a rounding error above a whole rank: 0.07 * 100 is 7.000000000000001.
+    constexpr double kWithoutError = 1 - 4 * std::numeric_limits<double>::epsilon();
+    const double rank = std::ceil(share * static_cast<double>(count_) * kWithoutError);
+    const auto wanted = std::max<uint64_t>(1, static_cast<uint64_t>(rank));
     uint64_t seen = 0;
     for (size_t bucket = 0; bucket < counts_.size(); ++bucket) {
       seen += counts_[bucket];
