@@ -55,6 +55,8 @@ void Network::Impl::set_faults(size_t output, const Faults& faults) {
   cable.faults = faults;
   auto cable_faults = std::make_unique<CableFaults>(faults);
   cable_faults->frame_bytes_max = cable.frame_bytes_max;
+  // A spike goes on unless the cable's delay ends, because later frames must not overtake those that it holds up.
+  if (cable.drawn_faults && !cable_faults->delay.is_never()) cable_faults->held_until = cable.drawn_faults->held_until;
   if (cable_faults->is_nothing()) cable_faults.reset();
   outputs[output].faults = cable_faults.get();
   cable.drawn_faults = std::move(cable_faults);

@@ -218,6 +218,41 @@ TEST_F(FaultsTest, delay__holds_up_later_packets) {
   EXPECT_LE(gap_max, 10'000 * kNs + 84 * 800);
 }
 
+TEST_F(FaultsTest, delay__changed_faults_let_no_frame_overtake) {
+  const auto changes = std::to_array<void (*)(Network&)>({
+      [](Network& network) { network.set_frame_limit(switch_at(0), host(1), kFrameBytesMax); },
+      [](Network& network) { network.set_faults({.drop = 1e-15, .delay = 1e-15}); },
+  });
+  for (const auto change : changes) {
+    make(Topology::star(2, {10'000'000'000, 500ns}), 3);
+    ASSERT_TRUE(network().set_faults(switch_at(0), host(1), {.delay = 1, .delay_max = 1ms}));
+    port(0).send(port(1), 60);
+    run_until(10'000 * kNs);
+    ASSERT_EQ(port(1).arrivals().size(), 0u);
+    change(network());
+    port(0).send(port(1), 60);
+    run();
+    EXPECT_THAT(tickets(1), ElementsAre(0, 1));
+  }
+}
+
+TEST_F(FaultsTest, delay__ends_with_faults_without_it) {
+  const auto changes = std::to_array<void (*)(Network&)>({
+      [](Network& network) { network.heal(); },
+      [](Network& network) { network.set_faults({.drop = 1e-15}); },
+  });
+  for (const auto change : changes) {
+    make(Topology::star(2, {10'000'000'000, 500ns}), 3);
+    network().set_faults({.delay = 1, .delay_max = 1ms});
+    port(0).send(port(1), 60);
+    run_until(10'000 * kNs);
+    change(network());
+    port(0).send(port(1), 60);
+    run_until(20'000 * kNs);
+    EXPECT_THAT(tickets(1), ElementsAre(1));
+  }
+}
+
 TEST_F(FaultsTest, delay_max_of_nothing) {
   send_through({.duplicate = 1, .reorder = 1, .delay = 1, .delay_max = 0ns}, 100);
   EXPECT_EQ(port(1).arrivals().size(), 200u);
