@@ -57,6 +57,14 @@ class Demo(unittest.TestCase):
     def test_numbers_have_a_point_in_every_locale(self):
         self.assertEqual(set(self.run_with()[2]), {'C'})
 
+    def test_measurements_have_two_minutes_more_than_their_length(self):
+        for seconds in ('1', '200', '08', '0.5'):
+            _, limits, _ = self.run_with(seconds)
+            limits = [int(text) for text in limits if text != '30']  # without the hello client's
+            self.assertEqual(len(limits), 2)
+            for limit in limits:
+                self.assertTrue(120 <= limit - float(seconds) <= 121, limits)
+
 
 if __name__ == '__main__':
     unittest.main()
