@@ -97,6 +97,17 @@ class Rows(unittest.TestCase):
         self.assertIn('| 7 | a flow comes, swift: until its fair share, ms | <= 2 | never |  | NO |', text)
         self.assertIn('| 7 | a flow comes, swift: what it has of its share from then on | >= 0.9 | 1 |  | yes |', text)
 
+    def test_run_that_never_got_there_is_a_miss(self):
+        joins = [line(7, metrics, seed, scenario='join')
+                 for seed, metrics in enumerate(({'join_ms': 1, 'join_share_after_2ms': 1}, {'join_share_after_2ms': 1}, {}), 1)]
+        leaves = [line(7, metrics, seed, scenario='leave') for seed, metrics in enumerate(({'leave_ms': 0.5}, {}), 1)]
+        for what, lines in (('until its fair share', joins), ('share from then on', joins), ('of the line', leaves)):
+            row = row_of(7, what, *lines)
+            self.assertEqual((len(row.values), paper.is_met(row)), (len(lines), False), what)
+        self.assertTrue(paper.is_met(row_of(7, 'until its fair share', joins[0])))
+        text = paper.markdown([row_of(7, 'until its fair share', *joins)])
+        self.assertIn('| <= 2 | never (1 to never) |  | NO |', text)
+
     def test_runs_of_one_seed_may_differ_in_wall_time_only(self):
         for trace, is_met in (('a', True), ('b', False)):
             row = row_of(8, 'differ', line(8, {'trace_hash': 'a', 'wall_seconds': 1}),
