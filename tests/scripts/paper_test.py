@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -264,6 +265,14 @@ class Program(unittest.TestCase):
                          [(1, 20), (2, 20), (1, 50), (2, 50), (1, 20), (2, 20)])
         self.assertEqual(sorted(os.listdir(self.out)), ['calibration.png', 'paper.md', 'results.jsonl'])
         self.assertIn('0 of 2 targets are met', done.stdout)
+
+    def test_one_job_is_one_program_at_a_time(self):
+        alone = os.path.join(self.directory, 'alone')
+        build = self.build_dir(f'mkdir {alone} || exit 1\nsleep 0.05\nrmdir {alone}\necho "{{}}"')
+        shutil.copy(os.path.join(self.directory, 'build/microbench/incast'),
+                    os.path.join(self.directory, 'build/microbench/session_scale'))
+        options = options_of('--only=1,5', '--quick', '--jobs=1', '--seeds=3', build, f'--out={self.out}')
+        self.assertEqual(len(paper.run_all(paper.all_runs(options), options)), 15)
 
     def test_failing_programs_are_named(self):
         self.assert_refuses('incast --degree=20 --seconds=0.02 --cc=none --credits=32 --seed=1: no memory',
