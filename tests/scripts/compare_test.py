@@ -79,6 +79,13 @@ class Verdicts(unittest.TestCase):
         self.assertIn('too few rounds', compare.why_no_verdict('quiet', 0, [1]))
 
 
+class Limits(unittest.TestCase):
+    def test_the_network_carries_datagrams_as_long_as_terns(self):
+        limits = {pair.name: pair.limit for pair in compare.bench.PAIRS}
+        subject, = (subject for subject in compare.SUBJECTS if subject.name == 'network.bandwidth')
+        self.assertEqual(subject.limit, limits['udp.bandwidth.probed'])
+
+
 class OthersShare(unittest.TestCase):
     """On the CPUs of this process, which others use too: so its own programs must not count, and foreign ones must."""
 
