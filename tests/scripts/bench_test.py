@@ -14,6 +14,7 @@ import shlex
 import statistics
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -324,6 +325,45 @@ print({answer!r})
         with unittest.mock.patch.object(bench, 'FRESH_CLIENTS', 1):
             _, _, err = self.run_bench('--filter=shm.start', '--rounds=1')
         self.assertIn('fresh_client had no answer: it said nothing', err)
+
+    START = ('apps/hello', 'microbench/fresh_client')  # the programs of shm.start
+
+    def fake_idle(self, programs, on_interrupt='SIG_DFL'):
+        """Programs that note their process and then do nothing. `on_interrupt`: what SIGINT does to them."""
+        for program in programs:
+            path = os.path.join(self.directory, 'build', program)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path + '.pid')
+            with open(path, 'w', encoding='utf-8') as file:
+                file.write(f"""#!{sys.executable}
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.{on_interrupt})
+if 'hello' in __file__: print('hello: serving over shm at tern://127.0.0.1:4321', file=sys.stderr, flush=True)
+with open(__file__ + '.new', 'w') as file: file.write(str(os.getpid()))
+os.rename(__file__ + '.new', __file__ + '.pid')
+time.sleep(60)
+""")
+            os.chmod(path, 0o755)
+
+    def running(self, programs):
+        """Of each program of fake_idle() whether its process runs; None if it has not started."""
+        found = dict.fromkeys(programs)
+        for program in programs:
+            with contextlib.suppress(FileNotFoundError):
+                with open(os.path.join(self.directory, 'build', program + '.pid'), encoding='utf-8') as file:
+                    found[program] = os.path.exists(f'/proc/{file.read()}')
+        return found
+
+    def test_processes_that_do_not_end_are_killed(self):
+        self.fake_idle(self.START, 'SIG_IGN')
+        runner = bench.Runner(0.1, '0,1')
+        runner.timeout = 1
+        begin = time.monotonic()
+        with self.assertRaisesRegex(bench.Failure, 'fresh_client had no answer: it said nothing'):
+            runner.run(os.path.join(self.directory, 'build'), 'fresh_client shm')
+        self.assertLess(time.monotonic() - begin, 30)  # they sleep for a minute
+        self.assertEqual(self.running(self.START), dict.fromkeys(self.START, False))
 
     def test_the_server_of_fresh_clients_is_looked_for_before_the_first_run(self):
         self.fake_start('answered')
