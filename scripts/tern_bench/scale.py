@@ -93,7 +93,12 @@ def run(build_dir, point, seconds, cpus):
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
         except OSError as error:
             raise Failure(f'{words[0]} cannot be run: {error.strerror}') from None
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)  # for Popen, which has not waited itself
         out.seek(0)
         errors.seek(0)

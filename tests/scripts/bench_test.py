@@ -11,7 +11,9 @@ import json
 import os
 import random
 import shlex
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -364,6 +366,21 @@ time.sleep(60)
             runner.run(os.path.join(self.directory, 'build'), 'fresh_client shm')
         self.assertLess(time.monotonic() - begin, 30)  # they sleep for a minute
         self.assertEqual(self.running(self.START), dict.fromkeys(self.START, False))
+
+    def test_terminated_run_ends_its_processes(self):
+        for number, flag, programs in ((signal.SIGTERM, '--filter=shm.start', self.START),
+                                       (signal.SIGHUP, '--filter=shm.start', self.START),
+                                       (signal.SIGTERM, '--scale=endpoints', ('microbench/small_rpc_rate',))):
+            self.fake_idle(programs)
+            signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+            words = [os.path.join(SCRIPTS, 'bench'), f'--build-dir={self.directory}/build', flag]
+            with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+                while None in self.running(programs).values():
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.01)
+                process.send_signal(number)
+                self.assertEqual(process.wait(timeout=30), 128 + number)  # and not -number: what is registered at exit ran
+            self.assertEqual(self.running(programs), dict.fromkeys(programs, False))
 
     def test_the_server_of_fresh_clients_is_looked_for_before_the_first_run(self):
         self.fake_start('answered')
