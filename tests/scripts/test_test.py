@@ -120,5 +120,24 @@ class Counts(unittest.TestCase):
         self.assertEqual((code, output.splitlines()[-1]), (1, '1 passed, 1 failed, 0 skipped'))
 
 
+class Headers(unittest.TestCase):
+    def test_stage_headers_runs_all_of_its_folder(self):
+        names = {name for name in os.listdir(os.path.join(ROOT, 'tests', 'headers'))
+                 if os.access(os.path.join(ROOT, 'tests', 'headers', name), os.X_OK)}
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(os.path.join(folder, 'tests', 'headers'))
+            os.mkdir(os.path.join(folder, 'scripts'))
+            shutil.copy(os.path.join(ROOT, 'scripts', 'test'), os.path.join(folder, 'scripts'))
+            for name in names:
+                path = os.path.join(folder, 'tests', 'headers', name)
+                with open(path, 'w', encoding='utf-8') as file:
+                    file.write('#!/bin/sh\necho "ran ${0##*/}"\n')
+                os.chmod(path, stat.S_IRWXU)
+            done = subprocess.run([os.path.join(folder, 'scripts', 'test'), '--no-setup', '--stage', 'headers'],
+                                  capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual({line.removeprefix('ran ') for line in done.stdout.splitlines() if line.startswith('ran ')}, names)
+
+
 if __name__ == '__main__':
     unittest.main()
