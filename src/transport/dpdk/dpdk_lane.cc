@@ -99,19 +99,25 @@ void DpdkLane::disarm() {
     in.core.end_nap();
     return;
   }
-  const bool is_last = in.queue.armed.fetch_sub(1, std::memory_order_relaxed) == 1;
+  in.queue.armed.fetch_sub(1, std::memory_order_relaxed);
   std::array<rte_epoll_event, 2> events;
   (void)rte_epoll_wait(in.queue.interrupts.get(), events.data(), static_cast<int>(events.size()), 0);
-  if (is_last) in.set_interrupts(false);
+  in.set_interrupts(false);
 }
 
-/// Under the queue's lock, because some drivers change what rte_eth_rx_burst() reads.
+/// Turns the queue's interrupt on, or off unless another lane is armed. Under the queue's lock, because some drivers
+/// change what rte_eth_rx_burst() reads, and because a lane that arms between the check and the call must not lose its
+/// interrupt: arm() counts itself before it takes the lock.
 void DpdkLane::Internals::set_interrupts(bool is_on) {
   while (!queue.receive_gate.enter(slot.receiver)) {
     if (!core.failure().ok()) return;
     sched_yield();
   }
-  (void)(is_on ? rte_eth_dev_rx_intr_enable(port_id, queue_id) : rte_eth_dev_rx_intr_disable(port_id, queue_id));
+  if (is_on) {
+    (void)rte_eth_dev_rx_intr_enable(port_id, queue_id);
+  } else if (queue.armed.load(std::memory_order_relaxed) == 0) {
+    (void)rte_eth_dev_rx_intr_disable(port_id, queue_id);
+  }
   queue.receive_gate.leave(slot.receiver);
 }
 
