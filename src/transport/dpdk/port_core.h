@@ -62,6 +62,7 @@ class FrameRing {
                                      static_cast<unsigned>(frames.size()), nullptr);
   }
   bool is_empty() const { return rte_ring_empty(ring_.get()) != 0; }
+  uint32_t count() const { return rte_ring_count(ring_.get()); }
   /// Frees the frames in it.
   void drain() const;
 
@@ -177,6 +178,7 @@ class PortCore {
   bool look(uint64_t now_ns);
   bool serve_host(uint64_t now_ns);
   bool look_at_queue(uint16_t number);
+  uint32_t inbox_frames_max(const rte_mbuf* frame, const LaneSlot& slot) const;
   uint32_t count_polls(uint16_t number) const;
   void claim(uint16_t number);
   void unclaim(uint16_t number);

@@ -51,12 +51,28 @@ void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot) {
   if (slot.is_armed.load(std::memory_order_relaxed)) slot.wake.wake();
 }
 
+/// Limits the received frames in an inbox, so that the inboxes of endpoints that do not run cannot take all frames of a
+/// queue from other endpoints and the host. The only endpoint at a queue may have half of the frames that the device
+/// does not need, because each look at a queue that its endpoint does not poll moves up to 1024 frames.
+uint32_t PortCore::inbox_frames_max(const rte_mbuf* frame, const LaneSlot& slot) const {
+  constexpr uint32_t kSharesMin = 16;  // so that the inboxes of the first endpoints do not fill before others attach
+  const PortQueue& home = queues_[slot.queue.load(std::memory_order_relaxed)];
+  const bool is_alone = frame->pool == home.pool.get() && home.lanes.load(std::memory_order_relaxed) == 1;
+  const uint32_t shares = is_alone ? 2 : std::max(kSharesMin, slot_count_.load(std::memory_order_relaxed));
+  return (plan_.mbufs - plan_.receive_descriptors) / shares;
+}
+
 bool PortCore::pass_on(rte_mbuf* frame, const LaneSlot* from) {
   const std::span<const std::byte> bytes = bytes_of(frame);
   LaneSlot* const slot = find(ethernet::lane_key_of_frame(bytes));
   if (slot != nullptr) {
     if (slot == from) return false;
-    hand_over(frame, *slot);
+    if (slot->inbox.count() < inbox_frames_max(frame, *slot)) {
+      hand_over(frame, *slot);
+    } else {
+      rte_pktmbuf_free(frame);
+      drops_.add_no_space();
+    }
     return true;
   }
   if (!host_->wants(bytes)) return false;

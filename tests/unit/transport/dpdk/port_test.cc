@@ -113,6 +113,30 @@ TEST(DpdkPort, frames_to_the_own_address__are_looped_back__with_good_checksums) 
   EXPECT_EQ(port->take_drops().no_space, 0u);
 }
 
+TEST(DpdkPort, endpoints_that_do_not_run__leave_frames_to_the_others) {
+  Cable cable;
+  TestLane sender(*cable.ports[0]), awake(*cable.ports[1]);
+  std::vector<std::unique_ptr<TestLane>> stuck;
+  for (uint32_t i = 0; i < 5; ++i) stuck.push_back(std::make_unique<TestLane>(*cable.ports[1]));
+  // More frames than the queue's pool has. The port's thread reads them.
+  constexpr uint32_t kFrames = 1100, kShare = 4096 / 16;
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    for (const auto& lane : stuck) {
+      send(*sender.lane, frame_to(lane->own, i));
+      if (HasFailure()) return;
+    }
+  }
+  uint64_t dropped = 0;
+  wait_until([&] {
+    dropped += cable.ports[1]->take_drops().no_space;
+    return dropped == stuck.size() * (kFrames - kShare);
+  });
+  send(*sender.lane, frame_to(awake.own, 7));
+  std::vector<uint32_t> got;
+  wait_until([&] { return !(got = receive(awake)).empty(); });
+  EXPECT_EQ(got, std::vector{7u});
+}
+
 TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
   Cable cable;
   TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);  // `lane` does not read its queue, so the port's thread does
