@@ -121,7 +121,8 @@ void DpdkLane::Internals::set_interrupts(bool is_on) {
   queue.receive_gate.leave(slot.receiver);
 }
 
-/// Puts frames for this endpoint that arrived before the interrupt was on into the inbox. False: there are none.
+/// Puts frames for this endpoint that arrived before the interrupt was on into the inbox. False: there are none. True
+/// also after a full burst, because more frames may wait behind it.
 bool DpdkLane::Internals::fetch() {
   std::array<rte_mbuf*, kBurstMax> frames;
   slot.polls.store(slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -131,7 +132,7 @@ bool DpdkLane::Internals::fetch() {
   for (rte_mbuf* frame : std::span(frames).first(count)) {
     if (!core.pass_on(frame, nullptr)) core.hand_over(frame, slot);
   }
-  return !slot.inbox.is_empty();
+  return count == kBurstMax || !slot.inbox.is_empty();
 }
 
 }  // namespace tern::transport

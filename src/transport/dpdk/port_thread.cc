@@ -150,13 +150,16 @@ uint32_t PortCore::count_polls(uint16_t number) const {
   return polls;
 }
 
-/// Receives the frames of a queue that no endpoint has polled since the last time. A sleeping endpoint is woken.
+/// Receives the frames of a queue that no endpoint has polled since the last time, unless all its endpoints sleep and
+/// have its interrupt: one that is awake may be in a long handler after it took the interrupt of the others. A sleeping
+/// endpoint is woken.
 bool PortCore::look_at_queue(uint16_t number) {
   PortQueue& queue = queues_[number];
   const uint32_t polls = count_polls(number);
-  const bool is_polled = polls != queue.polls_seen || queue.armed.load(std::memory_order_relaxed) != 0;
+  const uint32_t armed = queue.armed.load(std::memory_order_relaxed);
+  const bool is_polled = polls != queue.polls_seen;
   queue.polls_seen = polls;
-  if (is_polled) return false;
+  if (is_polled || (armed != 0 && armed == queue.lanes.load(std::memory_order_relaxed))) return false;
   claim(number);
   uint32_t bursts = 0;
   for (uint32_t count = kBurst; count == kBurst && bursts < kBurstsMax; ++bursts) {

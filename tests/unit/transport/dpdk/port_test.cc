@@ -243,6 +243,34 @@ TEST(DpdkPort, sleeping_lane__wakes_for_frames__that_any_lane_finds) {
   EXPECT_EQ(receive(asleep), std::vector{3u});
 }
 
+TEST(DpdkPort, frame_behind_a_full_burst__keeps_its_lane_from_sleeping) {
+  Cable cable;
+  TestLane sender(*cable.ports[0]), busy(*cable.ports[1]), tired(*cable.ports[1]), polled(*cable.ports[1]);
+  // The port's thread does not read the queue after a poll, and this one takes a frame of the inbox.
+  const auto poll = [&] {
+    polled->loop_back(frame_to(polled.own, 1));
+    EXPECT_EQ(receive(polled).size(), 1u);
+  };
+  constexpr uint32_t kRounds = 32;
+  uint32_t refusals = 0;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    poll();
+    for (uint32_t i = 0; i < DpdkLane::kBurstMax; ++i) send(*sender.lane, frame_to(busy.own, i));
+    send(*sender.lane, frame_to(tired.own, round));
+    poll();
+    if (tired->arm()) {
+      tired->disarm();
+    } else {
+      ++refusals;
+    }
+    std::vector<uint32_t> got;
+    wait_until([&] { return !(got = receive(tired)).empty(); });
+    EXPECT_EQ(got, std::vector{round});
+    wait_until([&] { return receive(busy).empty(); });
+  }
+  EXPECT_GT(refusals, kRounds / 2) << "the port's thread may read the queue within arm()";
+}
+
 TEST(DpdkPort, last_endpoint__closes_the_device__which_opens_again) {
   for (uint32_t i = 0; i < 3; ++i) {
     auto port = open_port(memif_choice(0));
