@@ -376,6 +376,13 @@ void PortCore::detach(LaneSlot& slot) {
   if (queues_[number].lanes.fetch_sub(1, std::memory_order_seq_cst) > 1) unclaim(number);
   slot.inbox.drain();
   slot.is_used = false;
+  // The endpoint may have taken the interrupt of others that sleep at its queue, and it will not read their frames.
+  for (const auto& other : owned_slots_) {
+    if (other->is_used && other->queue.load(std::memory_order_relaxed) == number &&
+        other->is_armed.load(std::memory_order_relaxed)) {
+      other->wake.wake();
+    }
+  }
 }
 
 Status PortCore::choose_port(base::SocketAddress* own) {

@@ -241,6 +241,12 @@ TEST(DpdkPort, sleeping_lane__wakes_for_frames__that_any_lane_finds) {
   EXPECT_FALSE(asleep->arm());
   EXPECT_EQ(waits.wait({&event, 1}, 0), 0u);
   EXPECT_EQ(receive(asleep), std::vector{3u});
+
+  // Another endpoint ends, which may have taken the interrupt.
+  ASSERT_TRUE(asleep->arm());
+  EXPECT_EQ(waits.wait({&event, 1}, 0), 0u);
+  awake.lane.reset();
+  EXPECT_EQ(waits.wait({&event, 1}, 0), 1u);
 }
 
 TEST(DpdkPort, frame_behind_a_full_burst__keeps_its_lane_from_sleeping) {
