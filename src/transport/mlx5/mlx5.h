@@ -167,10 +167,11 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   static constexpr uint32_t kBurst = 32;
   /// Number of empty polls before one check for events of device and interface. A sleep is followed by a check, too.
   static constexpr uint32_t kEventPolls = 1u << 16;
-  /// Queues have failed for good after this number of failures without a packet in between.
+  /// Number of resets in a row that failed queues get. The next failure is for good.
   static constexpr uint32_t kResetsMax = 3;
-  // What has failed: bits of trouble_.
-  static constexpr uint8_t kSending = 1, kReceiving = 2, kEverything = 4;
+  // What has failed: bits of trouble_. kStale is no failure: the receive queue must be made again, because its steering
+  // rule has an old MAC address.
+  static constexpr uint8_t kSending = 1, kReceiving = 2, kEverything = 4, kStale = 8;
 
   /// Objects that a forked child must not use, because the parent owns them. Destroyed in reverse order.
   struct Objects {
@@ -227,7 +228,7 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   bool trusts_checksums_ = false;  ///< the device checks those of received frames
   bool is_armed_ = false;
   bool is_observing_ = false;
-  uint32_t resets_ = 0;  ///< of queues, since the last packet
+  uint32_t resets_ = 0;  ///< of failed queues, since the last completed send or posting of descriptors
   uint64_t overwritten_ = 0;
 
   memory::Arena& arena_;

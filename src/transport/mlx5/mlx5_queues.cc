@@ -43,24 +43,28 @@ void Mlx5Impl::take_report() {
 
 // ---- Failures ----
 
-/// Makes failed queues again. False: they have failed for good.
+/// Makes failed queues again, and a stale receive queue. False: they have failed for good.
 [[gnu::noinline]] bool Mlx5Impl::recover() {
   if (!failure_.ok()) return false;
   read_events();  // reads the events of this error, so that they are not taken for another error later
   if (!interface_failure_.ok()) fail(interface_failure_);
   if (!failure_.ok()) return false;
   const uint8_t trouble = std::exchange(trouble_, 0);
-  ++counters_.device_resets;
-  if (++resets_ > kResetsMax) {
-    fail(kQueueLost);
-    return false;
+  if (trouble != kStale) {
+    ++counters_.device_resets;
+    if (++resets_ > kResetsMax) {
+      fail(kQueueLost);
+      return false;
+    }
   }
-  if ((trouble & kSending) != 0) frames_.forget();
-  if (((trouble & kSending) != 0 && !objects_->sends.restart()) ||
-      ((trouble & kReceiving) != 0 && !objects_->receives.start(own_frames()).ok())) {
-    fail(kDeviceGone);
-    return false;
+  if ((trouble & kSending) != 0) {
+    frames_.forget();
+    if (!objects_->sends.restart()) fail(kDeviceGone);
   }
+  if (failure_.ok() && (trouble & (kReceiving | kStale)) != 0) {
+    if (Status status = objects_->receives.start(own_frames()); !status.ok()) fail(status);
+  }
+  if (!failure_.ok()) return false;
   take_report();
   return trouble_ == 0;
 }
@@ -125,7 +129,7 @@ void Mlx5Impl::update_peers() {
   const frames::MacAddress mac = peers_.resolver().interface().mac;
   if (mac == peers_.own().mac || mac.is_zero()) return;
   set_own_mac(mac);
-  trouble_ |= kReceiving;  // the steering rule has the old MAC address
+  trouble_ |= kStale;  // the steering rule has the old MAC address
 }
 
 // ---- Sleep ----
