@@ -35,6 +35,7 @@ class OverflowedQueue {
     kNothing,      ///< the packet has not arrived
     kCompleted,    ///< the packet has arrived, with its completion
     kOverwritten,  ///< the packet has arrived, and its completion is lost
+    kTooLong,      ///< a frame took several strides, so that positions and entries no longer match: make a new queue
     kFailed,       ///< the NIC has reported an error, or writes data that this reader does not understand
   };
   struct Completion {
@@ -72,8 +73,8 @@ class OverflowedQueue {
       const uint8_t checks = byte<offsetof(mlx5_cqe64, hds_ip_ext)>(entry);
       if (place_of(at(position - 1)) != place_of(position - 1)) [[unlikely]]
         return Seen::kOverwritten;
-      if (bytes >> kStridesAt > 1) [[unlikely]]
-        return Seen::kFailed;
+      if (bytes >> kStridesAt > 1) [[unlikely]]  // several strides, or strides that were too few for a frame
+        return Seen::kTooLong;
       *completion = {bytes & kLengthMask, (checks & MLX5_CQE_L3_OK) != 0, (checks & MLX5_CQE_L4_OK) != 0};
       return Seen::kCompleted;
     }
@@ -125,8 +126,8 @@ class OverflowedQueue {
   Place half_written(uint32_t position) const {
     return {place_of(position - count_).last, place_of(position).descriptor};
   }
-  /// Called if the entry has neither the position nor position - n: the NIC is ahead, is writing the entry, or has
-  /// failed.
+  /// Called if the entry has neither the position nor position - n: the NIC is ahead, is writing the entry, has used
+  /// several strides for a frame, so that later entries have positions of other entries, or has failed.
   [[gnu::noinline]] Seen look_again(uint32_t position) const {
     constexpr int kTries = 1000;  // the NIC writes an entry in some tens of nanoseconds
     for (int i = 0; i < kTries; ++i) {
@@ -138,7 +139,9 @@ class OverflowedQueue {
       const uint32_t seen = uint32_t{place.descriptor} << kStridesPerDescriptorLog | place.last >> 16;
       const uint32_t ahead = (seen - position) % kCycle;
       if (ahead == kCycle - count_) return Seen::kNothing;
-      if (ahead % count_ == 0 && ahead < reach_ && place.last >> 16 < kStridesPerDescriptor) return Seen::kOverwritten;
+      if (ahead < reach_ && place.last >> 16 < kStridesPerDescriptor) {
+        return ahead % count_ == 0 ? Seen::kOverwritten : Seen::kTooLong;
+      }
     }
     return Seen::kFailed;
   }

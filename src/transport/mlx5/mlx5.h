@@ -134,6 +134,11 @@ class TERN_API Mlx5Impl : public DefaultMembers {
         trouble_ |= kReceiving;
         break;
       }
+      if (seen == Mlx5Receive::Seen::kTooLong) [[unlikely]] {
+        trouble_ |= kStale;  // no failure, because any sender can cause it
+        ++counters_.dropped_oversize;
+        break;
+      }
       const frames::FrameParser::Datagram datagram = open(frames_in.stride(), seen, completion);
       frames_in.advance();
       if (datagram.payload == nullptr) [[unlikely]] {
@@ -170,7 +175,7 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   /// Number of resets in a row that failed queues get. The next failure is for good.
   static constexpr uint32_t kResetsMax = 3;
   // What has failed: bits of trouble_. kStale is no failure: the receive queue must be made again, because its steering
-  // rule has an old MAC address.
+  // rule has an old MAC address, or a frame took several strides.
   static constexpr uint8_t kSending = 1, kReceiving = 2, kEverything = 4, kStale = 8;
 
   /// Objects that a forked child must not use, because the parent owns them. Destroyed in reverse order.

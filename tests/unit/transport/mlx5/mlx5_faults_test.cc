@@ -126,6 +126,29 @@ TEST_F(Mlx5Test, hostile_frames__are_counted_by_reason_and_dropped) {
   expect_bad_datagrams_are_dropped(end);
 }
 
+TEST_F(Mlx5Test, frames_longer_than_a_stride__are_dropped__however_many) {
+  End end;
+  const auto mac = neighbours::interface_by_name("tern0")->mac;
+  ASSERT_TRUE(run("ip link set tern0 mtu 3000"));  // the provider drops frames above the MTU
+  const End other;                                 // the provider now knows the MTU
+  std::vector<std::byte> frame = frame_to(end, 1, mac);
+  const std::vector<std::byte> good = frame_to(end, 2, mac);
+  frame.resize(2500);
+  for (uint64_t sent = 1; sent <= 10; sent++) {
+    for (uint64_t i = 0; i < (sent % 2 == 0 ? 1 : 20); i++) {  // later frames overwrite the completion
+      ASSERT_TRUE(provider().inject_frame(kDevice, frame.data(), frame.size()));
+    }
+    EXPECT_TRUE(run_until({&end}, [&] { return end->counters().dropped_oversize == sent || !end->failure().ok(); }));
+    end.turn();  // makes the queue anew
+    end.got.clear();
+    ASSERT_TRUE(provider().inject_frame(kDevice, good.data(), good.size()));
+    EXPECT_TRUE(run_until({&end}, [&] { return !end.got.empty() || !end->failure().ok(); }));
+    ASSERT_TRUE(end->failure().ok()) << sent << ": " << end->failure().message();
+  }
+  EXPECT_EQ(end->counters().device_resets, 0u);
+  ASSERT_TRUE(run("ip link set tern0 mtu 1500"));
+}
+
 TEST_F(Mlx5Test, wrong_checksum_of_a_frame_whose_completion_is_lost__is_found_in_software) {
   End end;
   const auto mac = neighbours::interface_by_name("tern0")->mac;
