@@ -247,7 +247,11 @@ VerbsImpl::~VerbsImpl() {
   is_troubled_ = false;
   arrived_ = 0;
   ++counters_.device_resets;
-  if (++resets_ > kResetsMax) {
+  const uint64_t now_ns = now();
+  if (now_ns - reset_ns_ > kRowNs) resets_ = 0;
+  reset_ns_ = now_ns;
+  if (resets_ == 0) row_ns_ = now_ns;
+  if (++resets_ > kResetsMax && now_ns - row_ns_ > kRowNs) {
     fail(kPairLost);
     return false;
   }
@@ -304,7 +308,7 @@ void VerbsImpl::fail(Status why) {
       case IBV_EVENT_GID_CHANGE:
         if (rdma::has_other_address(context, objects_->opened.port)) failure = kMoved;
         break;
-      default:  // a port that is down loses packets until it is back
+      default:  // a port that is down loses packets until it is back, or fails their sends (Soft-RoCE)
         break;
     }
     ibv_ack_async_event(&event);

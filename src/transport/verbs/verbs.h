@@ -158,8 +158,11 @@ class TERN_API VerbsImpl : public DefaultMembers {
   static constexpr uint32_t kInlineBytes = 256;
   /// Number of empty polls before one check for events of the device. A sleep is followed by a check, too.
   static constexpr uint32_t kEventPolls = 1u << 16;
-  /// A queue pair has failed for good after this number of failures without a packet in between.
+  /// A queue pair has failed for good if a row of failures has more than kResetsMax, and is longer than kRowNs. A sent
+  /// packet ends a row, and so does a time of kRowNs without a failure. The number alone does not suffice, because over
+  /// Soft-RoCE each send fails while there is no link, and retransmissions follow within milliseconds.
   static constexpr uint32_t kResetsMax = 3;
+  static constexpr uint64_t kRowNs = 2'000'000'000;
 
   using Lookup = VerbsResolver::Lookup;
   using SendQueue = rdma::SendQueue<kSendSlots, kHeadBytes>;
@@ -269,11 +272,13 @@ class TERN_API VerbsImpl : public DefaultMembers {
   uint32_t packet_bytes_ = 0;
   uint32_t arrived_ = 0;  ///< packets in completions_ that have not been visited
   uint32_t empty_polls_ = 0;
-  uint32_t resets_ = 0;       ///< of the queue pair, since the last packet
+  uint32_t resets_ = 0;       ///< of the queue pair, in the present row of failures
   bool is_troubled_ = false;  ///< the queue pair has failed; or, with failure_, everything
   bool is_refused_ = false;   ///< a packet was refused, because the send queue was full
   bool is_armed_ = false;
   bool is_observing_ = false;
+  uint64_t row_ns_ = 0;    ///< time of the row's first failure
+  uint64_t reset_ns_ = 0;  ///< time of the last failure
   std::array<ibv_wc, kBurst> completions_;
   base::TickClock<> clock_;
   TransportCounters counters_;

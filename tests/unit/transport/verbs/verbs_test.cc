@@ -208,12 +208,25 @@ void expect_failed(End& end, PeerId peer, const char* part) {
 TEST_F(VerbsTransport, queue_pair_that_fails_again_and_again__ends_the_endpoint) {
   End a, b;
   const PeerId peer = connect(a, b);
-  for (int i = 0; i < 4; i++) {
-    EXPECT_TRUE(a->failure().ok());
-    provider().fail_queue_pair(pair_of(a), false);
-    for (int turn = 0; turn < 3; turn++) a.turn();
-  }
+  const uint64_t start_ns = a->now();
+  ASSERT_TRUE(run_until({&a}, [&] {
+    if (a->failure().ok()) provider().fail_queue_pair(pair_of(a), false);
+    return !a->failure().ok();
+  }));
+  EXPECT_GT(a->now() - start_ns, 2'000'000'000u);
   expect_failed(a, peer, "queue pair fails again");
+}
+
+TEST_F(VerbsTransport, sends_that_fail_for_a_short_time__do_not_end_the_endpoint) {
+  End a, b;
+  const PeerId peer = connect(a, b);
+  ASSERT_TRUE(provider().fail_calls("ibv_post_send", 0, 20, EIO));
+  ASSERT_TRUE(run_until({&a, &b}, [&] {
+    (void)a.send(peer, 1);
+    return !b.got.empty() || !a->failure().ok();
+  }));
+  EXPECT_TRUE(a->failure().ok()) << a->failure().message();
+  EXPECT_EQ(a->counters().device_resets, 20u);
 }
 
 TEST_F(VerbsTransport, device_that_is_gone__ends_the_endpoint) {
