@@ -241,15 +241,20 @@ TEST_P(KvProgram, a_killed_client_harms_no_other) {
     return client(address, {"--clients=2", "--keys=64", "--get_share=0.2", which, seconds});
   };
   ByHand watcher(settings().with("liveness_ms", 10'000), address);  // no test kills its server
+  const auto start_victim = [&] {
+    auto victim = std::make_unique<Kv>(directory_, words("--client=1", "--seconds=60"));
+    EXPECT_TRUE(watcher.see_writes(*victim, 1, 10)) << victim->error();
+    return victim;
+  };
+  auto victim = start_victim();  // a slow machine needs seconds for that, in which the survivor would end
   Kv survivor(directory_, words("--client=0", "--seconds=3"));
   int killed = 0;
-  while (killed < 3) {
-    Kv victim(directory_, words("--client=1", "--seconds=60"));
-    EXPECT_TRUE(watcher.see_writes(victim, 1, 10)) << victim.error();
-    if (!watcher.see_writes(survivor, 0, 10)) break;
-    victim.kill();
-    killed++;
+  while (watcher.see_writes(survivor, 0, 10)) {
+    victim->kill();
+    if (++killed == 3) break;
+    victim = start_victim();
   }
+  victim.reset();
   EXPECT_GE(killed, 1) << "the survivor has ended first: " << survivor.error();
   ASSERT_EQ(survivor.exit_code(), 0) << survivor.error();
   EXPECT_EQ(survivor.metric("keys_read_back"), 32);
