@@ -61,7 +61,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
 StartedCall ClientSessions::note_call(Client* client, Session session, uint16_t type, detail::Buffer* request,
                                       detail::Buffer* response) {
   client->session.prefetch();
-  if (noted_count_ == kNotedMax) begin_all_noted();
+  if (noted_count_ == noted_.size()) begin_all_noted();
   session::ClientBusy* busy = pools_.busy.take();
   if (busy == nullptr) return {nullptr, 0};
   table_.set_asleep(static_cast<uint32_t>(session.name), false);

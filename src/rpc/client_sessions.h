@@ -126,15 +126,15 @@ class TERN_API ClientSessions {
   /// UINT64_MAX for none.
   StartedCall start_call(Client* client, uint16_t type, detail::Buffer* request, detail::Buffer* response,
                          uint64_t deadline_ns);
-  /// From now to begin_noted(), calls on sessions that are asleep are only noted, while their cache lines arrive.
-  /// Without that, each call on one of many sessions would wait for several cache misses.
+  /// From now to stop_noting(), calls on sessions that are asleep may be noted, and begin later, when their cache lines
+  /// have arrived. Otherwise each call on one of many sessions waits for several cache misses.
   void start_noting() { is_noting_ = true; }
   bool is_noting() const { return is_noting_; }
   /// Notes the first call of a session that is asleep, if there is memory for it. The request has at most
   /// wire::kPayloadBytesMin bytes, and the call has no deadline.
   StartedCall note_call(Client* client, Session session, uint16_t type, detail::Buffer* request,
                         detail::Buffer* response);
-  /// Begins the noted calls, which no other function knows.
+  /// Begins the noted calls. Whatever looks at a session's calls, or may end it, calls this first.
   void begin_noted() {
     if (noted_count_ != 0) begin_all_noted();
   }
@@ -233,6 +233,10 @@ class TERN_API ClientSessions {
   void for_each_buffer(F&& f) const;
 
  private:
+  struct NotedCall {
+    Client* client;
+    session::ClientBusy* busy;  ///< its first slot has the call
+  };
   static constexpr Status kNoMemory{Code::kNoMemory, "no memory for another session"};
 
   // client_sessions.cc
@@ -331,12 +335,7 @@ class TERN_API ClientSessions {
   session::ClientPools pools_;
   base::Pool<Client> pool_;
   session::SessionTable<Client> table_;
-  struct NotedCall {
-    Client* client;
-    session::ClientBusy* busy;  ///< its first slot has the call
-  };
-  static constexpr size_t kNotedMax = 64;
-  std::array<NotedCall, kNotedMax> noted_;
+  std::array<NotedCall, 64> noted_;  ///< the first noted_count_ of them
   size_t noted_count_ = 0;
   bool is_noting_ = false;
   // A new session reserves its places in all lists, so that no later insertion can fail.

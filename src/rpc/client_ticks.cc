@@ -188,7 +188,8 @@ void ClientSessions::rest_at_once(Client* client) {
   try_rest(client);
 }
 
-/// Called when a session has left ticking_.
+/// Called when a session has left ticking_. A session at rest whose next call cannot be refused falls asleep, if there
+/// are many sessions.
 void ClientSessions::try_rest(Client* client) {
   client->session.try_rest();
   const bool is_plain = !client->has_queue() && !client->has_lost_peer();

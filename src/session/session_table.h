@@ -50,11 +50,10 @@ class SessionTable {
     return entry.live_name == name ? entry.known() : nullptr;
   }
   T* find_asleep(uint64_t name) const { return find_awake(name | kAsleep); }
-  /// `key` is that of an object, which is awake at first. The name that another object has taken over by rename_to() is
-  /// always awake.
+  /// Objects are awake at first, and after rename_to(). Without effect if no object has the key.
   void set_asleep(uint32_t key, bool is_asleep) {
     uint64_t& name = entries_[key & mask_].live_name;
-    name = is_asleep ? name | kAsleep : name & ~kAsleep;
+    if (static_cast<uint32_t>(name) == key) name = is_asleep ? name | kAsleep : name & ~kAsleep;
   }
   /// Draws a free key with `random()`, which returns 32 bits. False: no memory, or the numbers are not random.
   template <class Random>

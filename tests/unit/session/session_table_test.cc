@@ -79,8 +79,11 @@ TEST_F(SessionTableTest, tells_those_that_are_asleep_from_the_others) {
   EXPECT_EQ(table_.find_awake(name), &objects_[0]);
   table_.set_asleep(key, true);
   table_.retire(key, now_);
-  EXPECT_EQ(table_.find_asleep(name), nullptr);
-  EXPECT_EQ(table_.find_name(name), nullptr);
+  for (const bool is_asleep : {true, false}) {
+    table_.set_asleep(key, is_asleep);
+    EXPECT_EQ(table_.find_asleep(name), nullptr);
+    EXPECT_EQ(table_.find_name(name), nullptr);
+  }
 }
 
 TEST_F(SessionTableTest, a_key_rests_before_it_is_used_again_and_a_name_never_is) {
