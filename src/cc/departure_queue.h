@@ -23,8 +23,7 @@ class DepartureQueue {
     std::push_heap(heap_.begin(), heap_.end(), Later());
     return true;
   }
-  /// Calls depart(name) for each name whose time has come, earliest first. Frees the memory of a long queue that has
-  /// become empty.
+  /// Calls depart(name) for each name whose time has come, earliest first.
   template <class F>
   void run(uint64_t now_ns, F&& depart) {
     while (!heap_.empty() && heap_.front().at_ns <= now_ns) {
@@ -33,12 +32,9 @@ class DepartureQueue {
       heap_.pop_back();
       depart(name);
     }
-    if (heap_.empty() && heap_.capacity() > kKept) std::vector<Entry>().swap(heap_);
   }
 
  private:
-  static constexpr size_t kKept = 4096;
-
   struct Entry {
     uint64_t at_ns;
     uint32_t name;

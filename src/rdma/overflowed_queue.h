@@ -73,7 +73,7 @@ class OverflowedQueue {
       const uint8_t checks = byte<offsetof(mlx5_cqe64, hds_ip_ext)>(entry);
       if (place_of(at(position - 1)) != place_of(position - 1)) [[unlikely]]
         return Seen::kOverwritten;
-      if (bytes >> kStridesAt > 1) [[unlikely]]  // several strides, or strides that were too few for a frame
+      if (bytes >> kStridesAt > 1) [[unlikely]]  // a frame of several strides, or a filler
         return Seen::kTooLong;
       *completion = {bytes & kLengthMask, (checks & MLX5_CQE_L3_OK) != 0, (checks & MLX5_CQE_L4_OK) != 0};
       return Seen::kCompleted;

@@ -142,11 +142,6 @@ class TERN_API ClientSessions {
     begin_noted();
     is_noting_ = false;
   }
-  /// Makes find_awake() find the session.
-  void rouse(Client* client) {
-    table_.set_asleep(client->session.local_key(), false);
-    client->is_asleep = false;
-  }
   StartedCall refuse_call(Status status) {
     refusal_ = status;
     return {nullptr, 0};
@@ -320,6 +315,7 @@ class TERN_API ClientSessions {
   }
   void rest_at_once(Client* client);
   void try_rest(Client* client);
+  void set_asleep(Client* client, bool is_asleep);
   void set_report_delay();
   bool end_if_lost(Client* client);
   bool rest(Client* client, uint64_t until_ns);

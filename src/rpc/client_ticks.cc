@@ -81,7 +81,7 @@ void ClientSessions::run_departures() {
 /// Called before a session is used that was not used for a while. Prefetches its cache lines first.
 void ClientSessions::begin_to_tick(Client* client) {
   client->session.prefetch();
-  if (client->is_asleep) rouse(client);
+  set_asleep(client, false);
   client->session.forget_old_credits(context_.now_ns);
   client->session.forget_old_congestion(context_.now_ns);
   client->is_ticking = true;
@@ -194,8 +194,13 @@ void ClientSessions::try_rest(Client* client) {
   client->session.try_rest();
   const bool is_plain = !client->has_queue() && !client->has_lost_peer();
   if (context_.receiving != Receiving::kAhead || !is_plain || !client->session.sleeps_lightly()) return;
-  client->is_asleep = true;
-  table_.set_asleep(client->session.local_key(), true);
+  set_asleep(client, true);
+}
+
+void ClientSessions::set_asleep(Client* client, bool is_asleep) {
+  if (client->is_asleep == is_asleep) return;
+  client->is_asleep = is_asleep;
+  table_.set_asleep(client->session.local_key(), is_asleep);
 }
 
 /// Ends the session if the transport lost its peer kPeerLostNs ago. Returns true if it has ended the session.

@@ -219,7 +219,6 @@ StartedCall EndpointCore::start_asleep(Session session, uint32_t type, detail::B
         client_sessions_.note_call(client, session, static_cast<uint16_t>(type), request, response);
     if (call.continuation != nullptr) return call;
   }
-  client_sessions_.rouse(client);
   return start_first_call(session, type, request, response, client);
 }
 

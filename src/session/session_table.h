@@ -43,7 +43,7 @@ class SessionTable {
   void prefetch(uint64_t name) const { __builtin_prefetch(&entries_[name & mask_]); }
   T* find_name(uint64_t name) const {
     const Entry& entry = entries_[name & mask_];
-    return (entry.live_name & ~kAsleep) == name ? entry.known() : nullptr;
+    return entry.name() == name ? entry.known() : nullptr;
   }
   T* find_awake(uint64_t name) const {
     const Entry& entry = entries_[name & mask_];
@@ -98,7 +98,7 @@ class SessionTable {
   template <class F>
   void for_each_name(F&& f) const {
     for (uint64_t i = 0; i <= mask_; i++) {
-      if (entries_[i].is_live()) f(entries_[i].live_name & ~kAsleep, entries_[i].known());
+      if (entries_[i].is_live()) f(entries_[i].name(), entries_[i].known());
     }
   }
   /// Visits `places` places of the table, beginning with place `from`: calls `f(name, object)` for each object there,
@@ -108,8 +108,7 @@ class SessionTable {
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
     for (uint64_t i = from; i <= mask_; i++) {
       if (i - from == places) return i;
-      if (entries_[i].is_live() && !f(entries_[i].live_name & ~kAsleep, entries_[i].known()))
-        return i == mask_ ? 0 : i + 1;
+      if (entries_[i].is_live() && !f(entries_[i].name(), entries_[i].known())) return i == mask_ ? 0 : i + 1;
     }
     return 0;
   }
@@ -128,6 +127,8 @@ class SessionTable {
     /// high half is the key.
     uint64_t live_name = 0;
 
+    /// Live: the name.
+    uint64_t name() const { return live_name & ~kAsleep; }
     bool is_resting() const { return (word & 1) != 0; }
     bool is_live() const { return word != 0 && !is_resting(); }
     T* known() const {

@@ -136,8 +136,8 @@ class PortCore {
   /// Gives the frame to the endpoint that has its destination, except `from`, or to the host. False: it is for neither,
   /// and the caller keeps it. A frame for which there is no space is freed.
   bool pass_on(rte_mbuf* frame, const LaneSlot* from);
-  /// Puts the frame into the slot's inbox, or frees it.
-  void hand_over(rte_mbuf* frame, LaneSlot& slot);
+  /// Puts the frame into the slot's inbox, or frees it if the inbox is full or has `frames_max` frames.
+  void hand_over(rte_mbuf* frame, LaneSlot& slot, uint32_t frames_max = UINT32_MAX);
   LaneSlot* find(ethernet::LaneKey key) const;
   /// Frees a frame that is for no endpoint and not for the host, and counts it.
   void drop(rte_mbuf* frame, frames::Drop why);

@@ -41,8 +41,8 @@ LaneSlot* PortCore::find(ethernet::LaneKey key) const {
   return nullptr;
 }
 
-void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot) {
-  if (!slot.inbox.push(frame)) {
+void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot, uint32_t frames_max) {
+  if (slot.inbox.count() >= frames_max || !slot.inbox.push(frame)) {
     rte_pktmbuf_free(frame);
     drops_.add_no_space();
     return;
@@ -67,12 +67,7 @@ bool PortCore::pass_on(rte_mbuf* frame, const LaneSlot* from) {
   LaneSlot* const slot = find(ethernet::lane_key_of_frame(bytes));
   if (slot != nullptr) {
     if (slot == from) return false;
-    if (slot->inbox.count() < inbox_frames_max(frame, *slot)) {
-      hand_over(frame, *slot);
-    } else {
-      rte_pktmbuf_free(frame);
-      drops_.add_no_space();
-    }
+    hand_over(frame, *slot, inbox_frames_max(frame, *slot));
     return true;
   }
   if (!host_->wants(bytes)) return false;

@@ -188,6 +188,13 @@ TEST(OverflowedQueue, implausible_positions__fail) {
 
 TEST(OverflowedQueue, frame_of_several_strides__is_too_long) {
   OverflowedQueue::Completion completion{};
+  for (const uint32_t later : {1u, 7u, 9u}) {
+    Nic nic(8, 64, 64);
+    mlx5_cqe64& entry = nic.entry(64);
+    entry.wqe_id = htobe16(static_cast<uint16_t>((64 + later) / 512));
+    entry.wqe_counter = htobe16((64 + later) % 512);
+    EXPECT_EQ(nic.queue.look(64, &completion), Seen::kTooLong) << "an entry has the position of another one, " << later;
+  }
   Nic nic(8);
   nic.deliver(1);
   nic.entry(0).byte_cnt = htobe32(2u << 16 | 3000);
