@@ -241,6 +241,9 @@ Status OwnHost::add(Listener* listener) {
     return {Code::kNoMemory, "no memory for the neighbours of an endpoint"};
   }
   listeners_.push_back(listener);
+  // The first update() reports the state, because endpoints act only on changes of it.
+  listener->news.is_own = true;
+  listener->event.wake();
   return {};
 }
 

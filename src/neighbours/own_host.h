@@ -81,7 +81,7 @@ class OwnHost : public Host {
     base::WakeEvent event;
     News news;  ///< guarded by the host's mutex
   };
-  /// The event must be open. kNoMemory.
+  /// The event must be open. The listener begins with news of the link and failure(). kNoMemory.
   Status add(Listener* listener);
   void remove(Listener* listener);
   /// Clears the event, and takes the news out of the listener.

@@ -30,6 +30,10 @@ constexpr uint64_t kSecond = 1'000 * kMs;
 const MacAddress kStranger({2, 0, 0, 0, 0, 0x99});
 
 base::SocketAddress ip(std::string_view text) { return base::SocketAddress::parse_ip(text).value(); }
+bool has_news(const Resolver& resolver) {
+  pollfd event{resolver.descriptor(), POLLIN, 0};
+  return poll(&event, 1, 0) == 1;
+}
 MacAddress mac(uint8_t number) { return MacAddress({2, 0, 0, 0, 0, number}); }
 
 /// A link that delivers every frame to every other host at once, whatever its Ethernet destination.
@@ -76,8 +80,7 @@ class Link {
       }
       deliver();
       for (Resolver* const resolver : resolvers) {
-        pollfd event{resolver->descriptor(), POLLIN, 0};
-        if (poll(&event, 1, 0) == 1 || resolver->next_update_ns() <= now_) resolver->update(now_);
+        if (has_news(*resolver) || resolver->next_update_ns() <= now_) resolver->update(now_);
       }
       deliver();
       if (now_ >= end) return;
@@ -304,6 +307,19 @@ TEST_P(OwnHostTest, address_that_another_host_has_is_refused_with_its_mac_addres
   find(*neighbours, address(3));
   link_.run(10 * kSecond, {neighbours.get()});
   for (const auto& [station, frame] : link_.take_sent()) EXPECT_NE(station, 1u);
+}
+
+TEST_P(OwnHostTest, resolver_made_after_the_loss_reports_it) {
+  add(1);
+  link_.settle();
+  OwnHost* const second = link_.add(2, with_prefix(1));
+  link_.settle();
+  ASSERT_FALSE(second->failure().ok());
+  const auto late = resolver(second);
+  EXPECT_TRUE(has_news(*late));
+  EXPECT_TRUE(late->update(link_.now()).is_interface);
+  EXPECT_FALSE(late->own_failure().ok());
+  EXPECT_FALSE(late->update(link_.now()).is_interface);
 }
 
 TEST_P(OwnHostTest, address_is_defended_once_and_then_lost) {
