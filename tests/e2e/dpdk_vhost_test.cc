@@ -90,6 +90,7 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
                                       : "--no-huge -m 256 --no-shconf --no-pci --no-telemetry";
     return {{"transport", "dpdk"},
             {"listen", "tern://127.0.0.1:0"},
+            {"liveness_ms", "2000"},  // a starting EAL and other tests may keep an end from the CPU for longer than 500 ms
             {"netns", "/proc/" + std::to_string(getpid()) + "/ns/net"},
             {"device", device + socket()},
             {"address", address + "/24"},
