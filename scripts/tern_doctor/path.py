@@ -43,13 +43,14 @@ def parse_host(text):
 
 
 def resolve(host):
-    """(family, address), IPv4 if there is one; None: the host is unknown."""
+    """(family, address): the one that tern tries first, the resolver's first of IPv4 if there is one; None: the host is
+    unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return None
-    found = sorted({(one[0], one[4][0]) for one in found if one[0] in MTU_DISCOVER})
-    return found[0] if found else None
+    found = [(one[0], one[4][0]) for one in found if one[0] in MTU_DISCOVER]
+    return min(found, key=lambda one: one[0] != socket.AF_INET, default=None)
 
 
 def route(look, family, address, port):

@@ -6,6 +6,7 @@ from .rules import HINT, STOP, Finding
 from .transport_rules import UDP_FRAME_BYTES
 
 LOSS_SHARE_MAX = 0.001
+HEADER_BYTES = {'ip': 28, 'ip6': 48}  # of IP and UDP
 
 # The messages of tern's client, in order: (pattern, finding, command). {host}, {port} and the pattern's groups may be
 # named.
@@ -30,8 +31,9 @@ SENTENCES = (
 )
 
 
-def shorter_datagrams(mtu):
-    return f'tern-latency --transport_options=datagram_bytes={max(mtu - 28, 576)}  # at both ends, or raise the MTU'
+def shorter_datagrams(mtu, family):
+    fitting = max(mtu - HEADER_BYTES[family], 576)
+    return f'tern-latency --transport_options=datagram_bytes={fitting}  # at both ends, or raise the MTU'
 
 
 def mended(path, name, why):
@@ -39,7 +41,7 @@ def mended(path, name, why):
     host, mtu = path['host'], (path['echo'] or {}).get('mtu')
     words = {'host': host, 'port': path['port'], 'address': path['address'], 'transport': name,
              'mtu_text': f': the smallest MTU on the path is {mtu}' if mtu else '',
-             'mtu_command': shorter_datagrams(mtu) if mtu else 'ip link set DEV mtu 1500  # of the narrow link'}
+             'mtu_command': shorter_datagrams(mtu, path['family']) if mtu else 'ip link set DEV mtu 1500  # of the narrow link'}
     for pattern, text, command in SENTENCES:
         found = re.search(pattern, why)
         if found:
@@ -91,7 +93,7 @@ def judge_way(path, facts, add):
         if echo['mtu'] < UDP_FRAME_BYTES:
             if not path['exchanges']:  # otherwise its client has the same message
                 add(HINT, f'IP packets of more than {echo["mtu"]} bytes do not reach {host}, and tern\'s datagrams '
-                          f'take {UDP_FRAME_BYTES} by default.', shorter_datagrams(echo['mtu']))
+                          f'take {UDP_FRAME_BYTES} by default.', shorter_datagrams(echo['mtu'], path['family']))
         elif path['device_mtu'] and echo['mtu'] < min(path['device_mtu'], 65535):
             add(HINT, f'{path["route"]["device"]} sends packets of {path["device_mtu"]} bytes, and only those of up to '
                       f'{echo["mtu"]} reach {host}.', f'ip link set {path["route"]["device"]} mtu {echo["mtu"]}')

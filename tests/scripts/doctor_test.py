@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -331,6 +332,24 @@ class Paths(unittest.TestCase):
         for text in ('', ':1', 'a:', 'a:x', 'a:0', 'a:65536', '[fd00::1', '[fd00::1]9'):
             with self.assertRaises(ValueError):
                 path.parse_host(text)
+
+    def test_address_is_the_one_that_tern_tries_first(self):
+        def resolved(*found):
+            with mock.patch.object(path.socket, 'getaddrinfo', return_value=[
+                    (family, socket.SOCK_DGRAM, 17, '', (address, 0)) for family, address in found]):
+                return path.resolve('h')
+        first, second, third = (socket.AF_INET, '192.0.2.7'), (socket.AF_INET, '10.0.0.5'), (socket.AF_INET6, 'fd00::1')
+        self.assertEqual(resolved(first, second), first)
+        self.assertEqual(resolved(third, second, first), second)
+        self.assertEqual(resolved(third), third)
+        self.assertIsNone(resolved())
+
+    def test_advice_of_shorter_datagrams_fits_the_path(self):
+        why = 'short packets pass the data path, but packets of 8000 bytes do not'
+        for family, datagram_bytes in (('ip', 1372), ('ip6', 1352)):
+            way = {'host': 'h', 'port': 1, 'address': 'a', 'family': family, 'echo': {'mtu': 1400}}
+            _, command = path_rules.mended(way, 'udp', why)
+            self.assertIn(f'datagram_bytes={datagram_bytes} ', command)
 
     def test_checksum_makes_the_sum_zero(self):
         # RFC 1071: a packet with its checksum in it sums to zero.
