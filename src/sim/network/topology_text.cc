@@ -156,6 +156,9 @@ class Parser {
     const double bits_per_sec = line.take("rate", kRates, static_cast<double>(options.bits_per_sec));
     options.bits_per_sec = static_cast<uint64_t>(std::llround(bits_per_sec));
     options.delay = take_time(line, "delay", options.delay);
+    if (!line.has("longest") && (line.has("longest-from") || line.has("longest-way"))) {
+      line.fail("longest-from and longest-way need longest");
+    }
     const double bytes_max = line.take("longest", kBytes, -1);
     if (bytes_max >= 0) options.frame_bytes_max = static_cast<size_t>(std::llround(bytes_max));
     options.frame_limit_from = take_time(line, "longest-from", options.frame_limit_from);

@@ -223,6 +223,8 @@ TEST(TopologyText, parse__names_the_line_and_the_error) {
   EXPECT_EQ(error("switch a\nhosts 1 a longest=1kb").substr(0, 17), "line 2: longest: ");
   EXPECT_EQ(error("switch a\nhosts 1 a longest=1kB longest-way=up"),
             "line 2: longest-way: 'up' must be both, there or back");
+  EXPECT_EQ(error("switch a\nhosts 1 a longest-from=20ms"), "line 2: longest-from and longest-way need longest");
+  EXPECT_EQ(error("switch a\nhosts 1 a longest-way=back"), "line 2: longest-from and longest-way need longest");
   EXPECT_EQ(error("switch a latency=2s"), "line 1: a switch's latency is out of range: 0 to 1 s");
   for (const std::string count : {"0", "1.5", "1048577"}) {
     EXPECT_EQ(error("switch a\nhosts " + count + " a"), "line 2: COUNT must be 1 to 1048576");
