@@ -306,9 +306,9 @@ int run_main(int argc, char** argv) {
   if (!limits::parse_flags(argc, argv, usage.c_str()) || !check_flags<Peer>()) return 1;
   const auto [server_cpu, client_cpu] = *limits::two_cpus();
   const double before_ns = tern::microbench::placement_ns(server_cpu, client_cpu);
+  limit_time();
   ServerProcess server(server_cpu, [](const auto& ready) { Peer::serve(FLAGS_transport, ready); });
   pin_process(client_cpu);
-  limit_time();
   Result result;
   {
     Peer peer(FLAGS_transport, server.address());
