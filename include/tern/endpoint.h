@@ -121,9 +121,9 @@ struct RpcOptions {
   Duration spin = std::chrono::microseconds(50);
   /// The congestion controller of client sessions whose SessionOptions say kDefault.
   CongestionControl congestion_control = CongestionControl::kDefault;
-  /// A client reports finished requests after this long without new ones, so that the server can free responses; later
-  /// if more than 20 000 sessions wait to report, because an endpoint reports 200 000 times a second. The server frees
-  /// a response after 25 s without a packet about it.
+  /// A client reports finished requests after this long without new ones, so that the server can free responses. With
+  /// many sessions that is later: 5 us for each session that waits for a report or another timer, at most 10 s. The
+  /// server frees a response after 25 s without a packet about it.
   Duration report_delay = std::chrono::milliseconds(100);
   /// Use 2 MB pages for message memory if the system has some, otherwise normal pages.
   bool huge_pages = true;
