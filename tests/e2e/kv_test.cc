@@ -176,6 +176,11 @@ class KvProgram : public OverTransports {
 INSTANTIATE_TEST_SUITE_P(Over, KvProgram, testing::ValuesIn(transports_of_one_host()),
                          [](const auto& with) { return std::string(with.param); });
 
+/// Cases of the store and of the flags, for which one transport is enough.
+class KvStore : public KvProgram {};
+INSTANTIATE_TEST_SUITE_P(Over, KvStore, testing::Values("udp"),
+                         [](const auto& with) { return std::string(with.param); });
+
 const std::string kAnyPort = "127.0.0.1:0";
 
 }  // namespace
@@ -215,7 +220,7 @@ TEST_P(KvProgram, a_put_that_has_expired_is_repeated) {
   EXPECT_EQ(run.metric("keys_read_back"), 64);
 }
 
-TEST_P(KvProgram, full_store_refuses_and_counts_the_refusals) {
+TEST_P(KvStore, full_store_refuses_and_counts_the_refusals) {
   Kv server_run(directory_, with({"--role=server", "--memory_mb=1", "--server=" + kAnyPort}));
   Kv run(directory_, client(server_run.address(), {"--seconds=1", "--keys=2000", "--value_bytes=1024"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
@@ -293,7 +298,7 @@ TEST_P(KvProgram, a_killed_server_and_its_successor_lose_no_acknowledged_write) 
 }
 
 /// The successor has an empty store: the check of the case before can fail.
-TEST_P(KvProgram, successor_with_an_empty_store_is_detected) {
+TEST_P(KvStore, successor_with_an_empty_store_is_detected) {
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort));
   const std::string address = server_run->address();
   Kv run(directory_, client(address, {"--keys=64", "--seconds=60", "--reconnect_seconds=60"}));
@@ -303,7 +308,7 @@ TEST_P(KvProgram, successor_with_an_empty_store_is_detected) {
   run.expect_one_sentence("is lost: nothing is there now");
 }
 
-TEST_P(KvProgram, damaged_value_in_the_store_is_detected) {
+TEST_P(KvStore, damaged_value_in_the_store_is_detected) {
   const std::vector<std::string> words = with({"--json", "--seconds=0.1", "--get_share=1", "--keys=50",
                                                "--value_bytes=300", "--memory_mb=4", "--store=" + directory_.store()});
   Kv first(directory_, words);
@@ -345,7 +350,7 @@ TEST_P(KvProgram, a_killed_server_leaves_nothing_behind) {
   EXPECT_TRUE(leaves_nothing_in_dev_shm(files));
 }
 
-TEST_P(KvProgram, malformed_requests_are_refused) {
+TEST_P(KvStore, malformed_requests_are_refused) {
   Kv server_run(directory_, server(kAnyPort));
   ByHand by_hand(settings(), server_run.address());
   const auto expect_refused = [&](uint16_t type, size_t len_bytes) {
@@ -368,7 +373,7 @@ TEST_P(KvProgram, malformed_requests_are_refused) {
   EXPECT_TRUE(server_run.is_running());
 }
 
-TEST_P(KvProgram, second_server_of_a_store_is_refused) {
+TEST_P(KvStore, second_server_of_a_store_is_refused) {
   const std::vector<std::string> store = {"--store=" + directory_.store()};
   Kv first(directory_, server(kAnyPort, store));
   EXPECT_NE(first.address(), "");
@@ -379,7 +384,7 @@ TEST_P(KvProgram, second_server_of_a_store_is_refused) {
       .expect_one_sentence("cannot open the directory /nowhere/kv");
 }
 
-TEST_P(KvProgram, wrong_flags_are_refused) {
+TEST_P(KvStore, wrong_flags_are_refused) {
   for (const auto& [flag, part] :
        std::initializer_list<std::pair<const char*, const char*>>{{"--value_bytes=5..4", "--value_bytes"},
                                                                   {"--value_bytes=100000", "--value_bytes"},
