@@ -128,10 +128,10 @@ bool DpdkLane::Internals::fetch() {
   slot.polls.store(slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (!queue.receive_gate.try_enter(slot.receiver)) return false;
   const uint32_t count = rte_eth_rx_burst(port_id, queue_id, frames.data(), kBurstMax);
-  queue.receive_gate.leave(slot.receiver);
   for (rte_mbuf* frame : std::span(frames).first(count)) {
     if (!core.pass_on(frame, nullptr)) core.hand_over(frame, slot);
   }
+  queue.receive_gate.leave(slot.receiver);
   return count == kBurstMax || !slot.inbox.is_empty();
 }
 

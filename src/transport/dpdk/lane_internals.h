@@ -34,11 +34,12 @@ struct DpdkLane::Internals {
 inline uint32_t DpdkLane::receive(rte_mbuf** frames, uint32_t max) {
   Internals& in = *internals_;
   in.slot.polls.store(in.slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (!in.slot.inbox.is_empty()) [[unlikely]]
-    return in.slot.inbox.pop({frames, max});
   if (!in.queue.receive_gate.try_enter(in.slot.receiver)) [[unlikely]]
     return 0;
-  const uint32_t count = rte_eth_rx_burst(in.port_id, in.queue_id, frames, static_cast<uint16_t>(max));
+  // Inside, because what is in the inbox came before what is in the queue: who moves it holds the gate.
+  const uint32_t count = in.slot.inbox.is_empty()
+                             ? rte_eth_rx_burst(in.port_id, in.queue_id, frames, static_cast<uint16_t>(max))
+                             : in.slot.inbox.pop({frames, max});
   in.queue.receive_gate.leave(in.slot.receiver);
   return count;
 }

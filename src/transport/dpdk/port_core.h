@@ -183,7 +183,7 @@ class PortCore {
   void claim(uint16_t number);
   void unclaim(uint16_t number);
   void lock_gates();
-  void distribute(std::span<rte_mbuf*> frames);
+  std::span<rte_mbuf*> distribute(std::span<rte_mbuf*> frames);
   frames::Drop why_unwanted(std::span<const std::byte> frame) EXCLUDES(mutex_);
   bool send_for_host();
   void queue_for_host(std::span<const std::byte> frame);

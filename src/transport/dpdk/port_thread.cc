@@ -161,8 +161,9 @@ bool PortCore::look_at_queue(uint16_t number) {
     std::array<rte_mbuf*, kBurst> frames;
     queue.receive_gate.lock();
     count = rte_eth_rx_burst(id_, number, frames.data(), kBurst);
+    const std::span<rte_mbuf*> unwanted = distribute(std::span(frames).first(count));
     queue.receive_gate.unlock();
-    distribute(std::span(frames).first(count));
+    for (rte_mbuf* frame : unwanted) drop(frame, why_unwanted(bytes_of(frame)));
     if (count == 0) break;
     has_received_ = true;
   }
@@ -214,10 +215,12 @@ void PortCore::unlock_queues() {
   }
 }
 
-void PortCore::distribute(std::span<rte_mbuf*> frames) {
-  for (rte_mbuf* frame : frames) {
-    if (!pass_on(frame, nullptr)) drop(frame, why_unwanted(bytes_of(frame)));
-  }
+/// Passes the frames on, and returns those that nobody wants. Inside the receive gate of their queue, so that an
+/// endpoint which then polls the queue finds them in its inbox first. Takes no lock.
+std::span<rte_mbuf*> PortCore::distribute(std::span<rte_mbuf*> frames) {
+  const auto unwanted =
+      std::remove_if(frames.begin(), frames.end(), [this](auto* frame) { return pass_on(frame, nullptr); });
+  return {frames.begin(), unwanted};
 }
 
 /// Returns the reason that an endpoint would give for dropping the frame.
