@@ -21,7 +21,8 @@ MTU_MIN = 576
 # Linux: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER; PROBE forbids fragments and ignores earlier ICMP messages.
 MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
 PROBE = 3
-HEADER_BYTES = {socket.AF_INET: 28, socket.AF_INET6: 48}  # of IP and ICMP, and of IP and UDP
+FAMILY_NAMES = {socket.AF_INET: 'ip', socket.AF_INET6: 'ip6'}  # as nft calls them
+HEADER_BYTES = {'ip': 28, 'ip6': 48}  # of IP and ICMP, and of IP and UDP
 
 
 def parse_host(text):
@@ -103,7 +104,7 @@ class Echo:
         self.sequence = self.sequence + 1 & 0xffff
         kinds = (8, 0) if self.family == socket.AF_INET else (128, 129)
         head = struct.pack('!BBHHH', kinds[0], 0, 0, self.identifier, self.sequence)
-        payload = bytes(max(packet_bytes - HEADER_BYTES[self.family], 0))
+        payload = bytes(max(packet_bytes - HEADER_BYTES[FAMILY_NAMES[self.family]], 0))
         head = head[:2] + struct.pack('!H', checksum(head + payload)) + head[4:]
         begin = time.monotonic()
         try:
@@ -190,7 +191,7 @@ def facts_of(look, facts, host, port, options):
     if resolved is None:
         return found
     family, address = resolved
-    found.update(address=address, family='ip' if family == socket.AF_INET else 'ip6',
+    found.update(address=address, family=FAMILY_NAMES[family],
                  route=route(look, family, address, port))
     if 'error' in found['route']:
         return found

@@ -2,11 +2,11 @@
 import re
 
 from . import firewall
+from .path import HEADER_BYTES
 from .rules import HINT, STOP, Finding
 from .transport_rules import UDP_FRAME_BYTES
 
 LOSS_SHARE_MAX = 0.001
-HEADER_BYTES = {'ip': 28, 'ip6': 48}  # of IP and UDP
 
 # The messages of tern's client, in order: (pattern, finding, command). {host}, {port} and the pattern's groups may be
 # named.
@@ -41,7 +41,8 @@ def mended(path, name, why):
     host, mtu = path['host'], (path['echo'] or {}).get('mtu')
     words = {'host': host, 'port': path['port'], 'address': path['address'], 'transport': name,
              'mtu_text': f': the smallest MTU on the path is {mtu}' if mtu else '',
-             'mtu_command': shorter_datagrams(mtu, path['family']) if mtu else 'ip link set DEV mtu 1500  # of the narrow link'}
+             'mtu_command': (shorter_datagrams(mtu, path['family']) if mtu
+                             else 'ip link set DEV mtu 1500  # of the narrow link')}
     for pattern, text, command in SENTENCES:
         found = re.search(pattern, why)
         if found:

@@ -1,11 +1,9 @@
 // Two processes over DPDK's net_vhost and net_virtio_user, a wire of shared memory without an interface in the kernel.
 // Each end has an address of its own and answers ARP itself. Each end connects again after the other one was killed.
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +12,7 @@
 #include "e2e/caller.h"
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"
+#include "huge_pages.h"
 
 using namespace e2e;
 using tern::Code;
@@ -22,20 +21,9 @@ namespace {
 
 constexpr uint32_t kLarge = 8 << 20;
 
-/// Returns the value of a file of the kernel about pages of 2 MB.
-uint64_t hugepages(const std::string& file) {
-  uint64_t pages = 0;
-  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/" + file) >> pages;
-  return pages;
-}
-uint64_t unused_hugepages() {
-  const uint64_t free = hugepages("free_hugepages"), reserved = hugepages("resv_hugepages");
-  return free - std::min(free, reserved);
-}
-
 class DpdkVhost : public testing::TestWithParam<const char*> {
  protected:
-  static constexpr uint64_t kPagesOfAProcess = 32;
+  static constexpr size_t kPagesOfAProcess = 32;
 
   DpdkVhost() {
     remove_stale_folders();
@@ -43,10 +31,11 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
   }
   ~DpdkVhost() override { std::filesystem::remove_all(folder_); }
   void SetUp() override {
-    constexpr uint64_t kWanted = 2 * kPagesOfAProcess;
+    constexpr size_t kWanted = 2 * kPagesOfAProcess;
     if (!has_hugepages()) return;
     // Another test may have them for a while.
-    if (hugepages("nr_hugepages") < kWanted || !wait_for([] { return unused_hugepages() >= kWanted; })) {
+    if (tern::test::read_huge_pages("nr_hugepages") < kWanted ||
+        !wait_for([] { return tern::test::unused_huge_pages() >= kWanted; })) {
       GTEST_SKIP() << "less than " << kWanted << " free hugepages: echo 128 > /proc/sys/vm/nr_hugepages";
     }
   }

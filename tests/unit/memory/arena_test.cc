@@ -22,6 +22,8 @@
 #include <thread>
 #include <vector>
 
+#include "huge_pages.h"
+
 namespace tern::memory {
 namespace {
 
@@ -403,19 +405,11 @@ TEST(Arena, lease_of_a_place_never_goes_back_when_blocks_change_their_shape) {
 /// Adds explicit 2 MB pages to the machine's pool during its lifetime, if this process has permission.
 class MoreHugePages {
  public:
-  explicit MoreHugePages(size_t more) : before_(read("nr_hugepages")) { write(before_ + more); }
+  explicit MoreHugePages(size_t more) : before_(test::read_huge_pages("nr_hugepages")) { write(before_ + more); }
   ~MoreHugePages() { write(before_); }
-  /// Returns the number of pages that are neither used nor reserved.
-  static size_t free() { return read("free_hugepages") - read("resv_hugepages"); }
 
  private:
-  static std::string path(const char* name) { return std::string("/sys/kernel/mm/hugepages/hugepages-2048kB/") + name; }
-  static size_t read(const char* name) {
-    size_t value = 0;
-    std::ifstream(path(name)) >> value;
-    return value;
-  }
-  static void write(size_t value) { std::ofstream(path("nr_hugepages")) << value; }
+  static void write(size_t value) { std::ofstream(test::huge_pages_file("nr_hugepages")) << value; }
   const size_t before_;
 };
 
@@ -424,7 +418,8 @@ class ReservedHugePages {
  public:
   explicit ReservedHugePages(size_t left) {
     size_t free = 0;
-    while (base_ == MAP_FAILED && (free = MoreHugePages::free()) > left) {  // other processes may use some meanwhile
+    while (base_ == MAP_FAILED &&
+           (free = test::unused_huge_pages()) > left) {  // other processes may use some meanwhile
       bytes_ = (free - left) * kHugePageBytes;
       base_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
     }
@@ -469,7 +464,7 @@ TEST(Arena, transparent_pages_where_no_explicit_ones_are) {
   ArenaOptions options = small_options();
   options.huge_pages = true;
   // More memory than the free explicit pages, if there are any, because the arena tries those first.
-  if (MoreHugePages::free() != 0) options.chunk_bytes = (MoreHugePages::free() + 16) * (size_t{2} << 20);
+  if (test::unused_huge_pages() != 0) options.chunk_bytes = (test::unused_huge_pages() + 16) * (size_t{2} << 20);
   Arena* arena = make(options);
   ASSERT_NE(arena, nullptr);
   const bool allowed = !setting.empty() && setting.find("[never]") == std::string::npos;
@@ -483,7 +478,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEA
 
 TEST(Arena, explicit_huge_pages) {
   MoreHugePages some(16);
-  if (MoreHugePages::free() < 16) GTEST_SKIP() << "no explicit 2 MB pages: needs root and free memory";
+  if (test::unused_huge_pages() < 16) GTEST_SKIP() << "no explicit 2 MB pages: needs root and free memory";
   const ReservedHugePages others(200);  // a machine may have more pages than the largest message needs
   for (const bool shared : {false, true}) {
     SCOPED_TRACE(shared);
@@ -500,7 +495,7 @@ TEST(Arena, explicit_huge_pages) {
     }
     // The message needs more pages than are free, even if other tests return some meanwhile. The next chunk falls back
     // to other pages, and no access to them kills the process.
-    Buffer* large = arena->alloc((MoreHugePages::free() + 32) * kHugePageBytes);
+    Buffer* large = arena->alloc((test::unused_huge_pages() + 32) * kHugePageBytes);
     ASSERT_NE(large, nullptr);
     EXPECT_STRNE(arena->chunk_of(large).pages, "2MB");
     std::memset(large->data(), 1, large->capacity_bytes);
