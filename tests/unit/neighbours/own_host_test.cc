@@ -30,11 +30,11 @@ constexpr uint64_t kSecond = 1'000 * kMs;
 const MacAddress kStranger({2, 0, 0, 0, 0, 0x99});
 
 base::SocketAddress ip(std::string_view text) { return base::SocketAddress::parse_ip(text).value(); }
+MacAddress mac(uint8_t number) { return MacAddress({2, 0, 0, 0, 0, number}); }
 bool has_news(const Resolver& resolver) {
   pollfd event{resolver.descriptor(), POLLIN, 0};
   return poll(&event, 1, 0) == 1;
 }
-MacAddress mac(uint8_t number) { return MacAddress({2, 0, 0, 0, 0, number}); }
 
 /// A link that delivers every frame to every other host at once, whatever its Ethernet destination.
 class Link {
