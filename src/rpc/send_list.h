@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/try.h"
 
@@ -31,7 +31,7 @@ class SendList {
   bool are_all_refused() const { return refused_in_a_row_ >= size(); }
   /// Reserves memory for `sessions` sessions in all. False: there is no memory, and nothing has changed.
   [[nodiscard]] bool reserve(size_t sessions) {
-    return sessions <= items_.size() || base::try_grow([&] { grow(std::bit_ceil(sessions)); });
+    return sessions <= capacity_ || base::try_grow([&] { grow(std::bit_ceil(sessions)); });
   }
   void add(T* item) {
     put(item);
@@ -66,19 +66,21 @@ class SendList {
 
   void put(T* item) { items_[tail_++ & mask_] = item; }
   void grow(size_t size) {
-    std::vector<T*> items(size);
+    auto items = std::make_unique_for_overwrite<T*[]>(size);
     for (size_t i = 0; i < this->size(); i++) items[i] = (*this)[i];
     tail_ = this->size();
     head_ = 0;
     mask_ = size - 1;
+    capacity_ = size;
     items_ = std::move(items);
   }
 
-  std::vector<T*> items_;  ///< the size is a power of two
-  size_t mask_ = 0;
-  size_t head_ = 0;  ///< number of the next turn; not wrapped while the list is not empty
+  std::unique_ptr<T*[]> items_;  ///< reserved memory takes no pages before it is used
+  size_t mask_ = 0;              ///< `capacity_`, a power of two, minus 1
+  size_t head_ = 0;              ///< number of the next turn; not wrapped while the list is not empty
   size_t tail_ = 0;
   size_t refused_in_a_row_ = 0;
+  size_t capacity_ = 0;
 };
 
 }  // namespace tern::rpc
