@@ -23,7 +23,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   if (client->session.has_free_slot() && !client->has_queue()) {
     ClientSlot* slot = client->session.begin(request, response, type);
     if (slot == nullptr) return refuse_call({Code::kNoMemory, "no memory for the state of a call"});
-    slot->deadline_ns = deadline_ns;
+    client->session.set_deadline(slot, deadline_ns);
     slot->call_sequence = call_sequence_ = sequence;
     if (context_.tracer != nullptr) [[unlikely]] {
       context_.tracer->enqueued(client, sequence, type, request->length_bytes);
@@ -98,7 +98,7 @@ void ClientSessions::start_queued(Client* client) {
     start_ticking(client);
     if (slot == nullptr) return;  // no memory now: the next tick tries again
     slot->continuation = std::move(call.continuation);
-    slot->deadline_ns = call.deadline_ns;
+    client->session.set_deadline(slot, call.deadline_ns);
     slot->call_sequence = call.sequence;
     if (context_.tracer != nullptr) [[unlikely]]
       context_.tracer->started(client, *slot);

@@ -167,11 +167,13 @@ class TERN_API ClientSessions {
   // -- Sending --
 
   void list_to_send(Client* client) {
-    if (!client->is_listed_to_send()) {
-      client->note_listed(true);
-      to_send_.add(client);
-      context_.agenda.disarm();
-    }
+    if (!client->is_listed_to_send()) add_to_send(client);
+  }
+  /// list_to_send() for a session that is not listed.
+  void add_to_send(Client* client) {
+    client->note_listed(true);
+    to_send_.add(client);
+    context_.agenda.disarm();
   }
   /// Lists a session to send, because a credit has come back for which its calls waited.
   void send_waiting(Client* client) {

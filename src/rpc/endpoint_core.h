@@ -270,7 +270,7 @@ class TERN_API EndpointCore {
                                                  detail::Buffer* response, Client* client);
   /// A function of its own, because the common case then ends with a jump to it, and need not save registers.
   [[gnu::noinline]] StartedCall list_to_send(Client* client, StartedCall call) {
-    client_sessions_.list_to_send(client);
+    client_sessions_.add_to_send(client);
     return call;
   }
   template <class Loop>

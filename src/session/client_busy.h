@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "session/client_slot.h"
 #include "session/loss_detection.h"
@@ -16,18 +17,8 @@
 
 namespace tern::session {
 
-/// A session gets this record with its first call after a rest (ClientSession::wake()), and gives it back when it has
-/// no call and owes no report. The sessions in use at the same time are few, and take the records that were given back
-/// last, so that these stay in the cache.
-struct alignas(64) ClientBusy {
-  static constexpr size_t kFirstSlots = 8;  ///< the default window
-
-  // Memory for a session with few calls at a time.
-  ClientSlot* first_slots[kFirstSlots] = {};
-  SentPackets::Embedded first_sent;
-  ClientSlot first_slot;  ///< the slot that is taken first; most sessions take no other
-
-  // Ticks and long messages touch these fields.
+/// What a session needs to watch over its calls. Ticks and long messages use it; a call that is soon answered does not.
+struct ClientWatch {
   LossTimer loss_timer;
   ProbeTimer probe_timer;
   SilenceTimer silence;
@@ -42,6 +33,26 @@ struct alignas(64) ClientBusy {
   uint32_t awaited_packets = 0;      ///< response packets that were asked for and have not arrived
   uint8_t transfer_cursor = 0;       ///< slot of the long message whose turn is next
 };
+
+/// A session gets this record with its first call after a rest (ClientSession::wake()), and gives it back when it has
+/// no call and owes no report. The sessions in use at the same time are few, and take the records that were given back
+/// last, so that these stay in the cache. A record of which less is written leaves space there for others.
+struct alignas(64) ClientBusy {
+  static constexpr size_t kFirstSlots = 8;  ///< the default window
+
+  // Memory for a session with few calls at a time.
+  ClientSlot* first_slots[kFirstSlots] = {};
+  SentPackets::Embedded first_sent;
+  ClientSlot first_slot;  ///< the slot that is taken first; most sessions take no other
+
+  uint64_t sample_ns = 0;   ///< ClientSession::last_sample_ns_ when the session woke
+  bool is_watched = false;  ///< `watch` exists
+  union {
+    ClientWatch watch;  ///< made when it is first used (ClientSession::watch())
+  };
+  ClientBusy() {}  // makes no `watch`
+};
+static_assert(std::is_trivially_destructible_v<ClientWatch>);
 
 /// The memory and the limits that the client sessions of one endpoint share.
 struct ClientPools {

@@ -69,8 +69,6 @@ template <class Send, class Ticket>
   uint64_t number = first;
   for (; mask != 0 && number != last; mask &= mask - 1) {
     ClientSlot* slot = slots[std::countr_zero(mask)];
-    if (slot->deadline_ns != UINT64_MAX) [[unlikely]]
-      break;
     detail::Buffer* request = slot->request;
     if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, static_cast<uint32_t>(number),
                                   slot->request_number, wire::kNoDeadline, slot->type, request->length_bytes),
@@ -80,7 +78,6 @@ template <class Send, class Ticket>
     SentPacket& entry = burst[number];
     entry.time_ns = now_ns;
     entry.index = slot->request_number;
-    entry.slot = static_cast<uint8_t>(index_of(*slot));
     entry.kind = SentPacket::Kind::kShort;
     slot->packets_in_flight = 1;
     slot->phase = ClientSlot::Phase::kSending;

@@ -62,19 +62,19 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
     return PathVerdict::kDropped;
   }
   if (busy_ == nullptr) return PathVerdict::kDropped;
-  const bool is_of_search = busy_->size_search.confirm(sizes_, echo, payload_bytes, now_ns);
+  const bool is_of_search = watch().size_search.confirm(sizes_, echo, payload_bytes, now_ns);
   if (is_of_search) {
     clear_large_probe();
     misses_ = 0;
   }
-  const bool is_of_check = busy_->path_check.is_of_check(echo) && payload_bytes == payload_max_;
+  const bool is_of_check = watch().path_check.is_of_check(echo) && payload_bytes == payload_max_;
   if (!is_of_search && !is_of_check) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);
-  if (!busy_->path_check.is_running()) return PathVerdict::kConfirmed;
-  busy_->path_check.confirm(busy_->silence.watched_ns());
+  if (!watch().path_check.is_running()) return PathVerdict::kConfirmed;
+  watch().path_check.confirm(watch().silence.watched_ns());
   clear_path_probes();
   // The path is good again, so missing packets are sent or asked for as if they were lost for the first time.
-  busy_->probe_timer.end_back_off();
+  watch().probe_timer.end_back_off();
   set_stalled(false);
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     ClientSlot* slot = slots_[std::countr_zero(mask)];
@@ -83,17 +83,22 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
   return PathVerdict::kConfirmed;
 }
 
+void ClientSession::end_path_check() {
+  watch().path_check.end();
+  clear_path_probes();
+}
+
 /// Begins a path check if `is_wanted`, or continues one. A check sends probes of full length until one is answered, or
 /// until the answers to other packets have shown that such probes are not answered.
 void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& result) {
   const uint64_t gap_ns = std::max(terms_.liveness_ns / PathCheck::kNarrowRounds, rto_ns());
   PathCheck::Round round;
-  if (!busy_->path_check.is_running()) {
-    round = busy_->path_check.begin(now_ns, gap_ns, sent_.next_number(), busy_->silence.is_long());
-  } else if (!is_wanted && (last_progress_ns_ > busy_->path_check.began_ns() || !is_outstanding())) {
+  if (!watch().path_check.is_running()) {
+    round = watch().path_check.begin(now_ns, gap_ns, sent_.next_number(), watch().silence.is_long());
+  } else if (!is_wanted && (last_progress_ns_ > watch().path_check.began_ns() || !is_outstanding())) {
     return end_path_check();
   } else {
-    round = busy_->path_check.look(now_ns, gap_ns, last_answer_ns());
+    round = watch().path_check.look(now_ns, gap_ns, last_answer_ns());
   }
   if (round == PathCheck::Round::kPathIsNarrow) {
     result.has_failed = result.is_path_narrow = true;
@@ -101,7 +106,7 @@ void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& resu
   }
   if (round == PathCheck::Round::kBothProbes) detours_ |= kShortProbeDue;  // finds out whether the server is alive
   if (round != PathCheck::Round::kNone) detours_ |= kFullProbeDue;
-  result.at_latest(busy_->path_check.next_ns());
+  result.at_latest(watch().path_check.next_ns());
 }
 
 }  // namespace tern::session

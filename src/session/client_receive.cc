@@ -94,8 +94,8 @@ bool ClientSession::note_server_packet(const wire::Header& header, uint64_t now_
 /// Waiting calls ask at most once a round trip, and each call at intervals that double, because where packets overtake
 /// each other every answer is a gap, even the answer to a probe, and would cause probes without end.
 void ClientSession::on_gap(uint64_t now_ns) {
-  if (busy_ == nullptr || now_ns < busy_->gap_ask_again_ns) return;
-  busy_->gap_ask_again_ns = now_ns + rtt_.latest_ns();
+  if (busy_ == nullptr || now_ns < watch().gap_ask_again_ns) return;
+  watch().gap_ask_again_ns = now_ns + rtt_.latest_ns();
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     ClientSlot* slot = slots_[index];
@@ -109,7 +109,7 @@ void ClientSession::on_gap(uint64_t now_ns) {
 
 /// Takes one sample of a burst, because further samples of the burst would add no information.
 void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns) {
-  if ((terms_.shortcuts.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
+  if (now_ns == last_sample_ns_ || hold_code == wire::kHoldTooLong) return;
   const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
   const uint64_t elapsed_ns = now_ns - sent_ns;
   if (elapsed_ns <= hold_ns) [[unlikely]]
@@ -203,7 +203,7 @@ ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Hea
   if (bytes > payload_max_) {
     misses_ = 0;
     long_bytes_received_ += bytes;
-    pools_.response_share.hear(busy_->heard_epoch);
+    pools_.response_share.hear(watch().heard_epoch);
   }
   learn_response(*slot, bytes, now_ns);
   slot->response->length_bytes = bytes;
@@ -236,12 +236,12 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   // Late packets of the first division could be taken for those of a second one with other large packets.
   cut_response(*slot->transfer, bytes, restarts == 0 ? response_code() : uint8_t{0});
   slot->transfer->restarts = restarts;
-  busy_->size_search.want(sizes_);
+  watch().size_search.want(sizes_);
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
   long_bytes_received_ += payload_max_;
   pools_.response_share.begin();
-  pools_.response_share.hear(busy_->heard_epoch);
+  pools_.response_share.hear(watch().heard_epoch);
   control_mask_ &= ~bit(index_of(*slot));
   send_mask_ |= bit(index_of(*slot));
   return {};
@@ -264,7 +264,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   const bool is_new = transfer.window.is_within(index) && !transfer.window.contains(index);
   if (is_new && !payload.copy_to(slot->response->data() + offset)) return dropped(Drop::kLease);
   note_server_packet(header, now_ns);
-  pools_.response_share.hear(busy_->heard_epoch);
+  pools_.response_share.hear(watch().heard_epoch);
   if (is_new) {
     transfer.window.insert(index);
     transfer.lost.erase(index);
@@ -312,7 +312,7 @@ void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header
   const uint64_t echo = (header.flags() & wire::kNoEcho) != 0 ? 0 : expand_number(header.echo(), sent_.next_number());
   if (sent_.contains(echo)) {
     sent_.note_answered(echo);
-    busy_->largest_part = std::max(busy_->largest_part, echo);
+    watch().largest_part = std::max(watch().largest_part, echo);
   }
   const uint64_t number = is_new ? number_of_rfr(index_of(*slot), echo, index) : sent_.next_number();
   if (number != sent_.next_number()) {
@@ -371,7 +371,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
     }
   }
   sent_.advance_oldest();
-  if (busy_ != nullptr) busy_->loss_timer.on_answer(sent_.largest_answered());
+  if (is_watched()) watch().loss_timer.on_answer(sent_.largest_answered());
   suspect_losses(now_ns);
   return {};
 }
@@ -392,7 +392,7 @@ uint64_t ClientSession::acknowledge_packets(const wire::Header& header, const Ar
       sent_.note_answered(number);
       SentPacket& entry = sent_[number];
       if (entry.is_request()) {
-        slots |= bit(entry.slot);
+        slots |= bit(entry.slot_index());
         acknowledge_request(number, now_ns, back == 0 && is_news ? &header : nullptr);
       } else if (entry.kind == SentPacket::Kind::kRfr) {
         acknowledge_rfr(entry, now_ns);
@@ -412,7 +412,7 @@ void ClientSession::acknowledge_request(uint64_t number, uint64_t now_ns, const 
   if (!entry.is_request()) return;
   if (sample_header != nullptr)
     take_rtt_sample(sample_header->hold_code(), (sample_header->flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
-  ClientSlot* slot = slots_[entry.slot];
+  ClientSlot* slot = slots_[entry.slot_index()];
   sent_.remove(entry);
   slot->packets_in_flight--;
   note_progress(slot, now_ns);
@@ -446,7 +446,7 @@ void ClientSession::on_echo(const wire::Header& header, uint32_t slot_index, uin
   // Older packets are resolved, and newer packets were never sent.
   if (!sent_.contains(number)) return;
   sent_.note_answered(number);
-  if (sent_[number].slot == slot_index) acknowledge_request(number, now_ns, &header);
+  if (sent_[number].slot_index() == slot_index) acknowledge_request(number, now_ns, &header);
   // The server answers only after the whole request has arrived, so packets without an acknowledgement are not lost.
   const ClientSlot* slot = slots_[slot_index];
   if (slot->phase == Phase::kSending && slot->packets_in_flight != 0) forget_packets(slot_index);

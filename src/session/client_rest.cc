@@ -66,8 +66,7 @@ bool ClientSession::wake(ClientBusy* busy) {
   if (state_ != State::kOpen) return false;
   busy_ = busy != nullptr ? busy : pools_.busy.take();
   if (busy_ == nullptr) return false;
-  busy_->probe_timer = ProbeTimer(response_ns_, last_progress_ns_, last_sample_ns_);
-  busy_->silence = SilenceTimer(terms_.liveness_ns);
+  busy_->sample_ns = last_sample_ns_;
   sent_.shrink(busy_->first_sent);
   if (window_ <= kFirstSlots) slots_ = busy_->first_slots;
   // A report can only name slots that have a ClientSlot.
@@ -77,6 +76,14 @@ bool ClientSession::wake(ClientBusy* busy) {
     return false;
   }
   return true;
+}
+
+ClientWatch& ClientSession::begin_watch() const {
+  auto* watch = new (&busy_->watch) ClientWatch;
+  watch->probe_timer = ProbeTimer(response_ns_, last_progress_ns_, busy_->sample_ns);
+  watch->silence = SilenceTimer(terms_.liveness_ns);
+  busy_->is_watched = true;
+  return *watch;
 }
 
 void ClientSession::begin_first(ClientBusy* busy) {
@@ -95,8 +102,9 @@ bool ClientSession::can_rest() const {
 void ClientSession::try_rest() {
   if (busy_ == nullptr || !can_rest()) return;
   sent_.advance_oldest();
-  busy_->probe_timer.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
-  response_ns_ = static_cast<uint32_t>(std::min<uint64_t>(busy_->probe_timer.response_ns(), UINT32_MAX));
+  ProbeTimer timer = is_watched() ? watch().probe_timer : ProbeTimer(response_ns_, last_progress_ns_, busy_->sample_ns);
+  timer.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
+  response_ns_ = static_cast<uint32_t>(std::min<uint64_t>(timer.response_ns(), UINT32_MAX));
   fall_asleep();
 }
 

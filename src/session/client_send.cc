@@ -56,7 +56,7 @@ bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
     prepare_request(now_ns, index, 0, packet);
     return true;
   }
-  const uint64_t later = to_send & (UINT64_MAX << busy_->transfer_cursor);
+  const uint64_t later = to_send & (UINT64_MAX << watch().transfer_cursor);
   for (uint64_t mask : {later, to_send & ~later}) {
     for (; mask != 0; mask &= mask - 1) {
       if (prepare_transfer(now_ns, static_cast<uint32_t>(std::countr_zero(mask)), packet)) return true;
@@ -99,7 +99,7 @@ void ClientSession::prepare_path_probe(ClientPacket& packet) {
                                                first_request_count_ << wire::kSlotBits, 0, 0, proof_.session_token()));
   const uint8_t probe = next_path_probe();
   if (probe == kFullProbeDue) packet.payload_bytes = payload_max_;
-  if (probe == kLargeProbeDue) packet.payload_bytes = busy_->size_search.probe_bytes();
+  if (probe == kLargeProbeDue) packet.payload_bytes = watch().size_search.probe_bytes();
   packet.is_control = true;
 }
 
@@ -178,15 +178,15 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
 /// departure of the RFR.
 uint32_t ClientSession::rfr_packets_max(const Transfer& transfer) const {
   const uint32_t share = pools_.response_share.packets();
-  if (busy_->awaited_packets >= share) return 0;
+  if (watch().awaited_packets >= share) return 0;
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
   // The last packet may exceed each limit, because a larger packet would otherwise wait for ever beside smaller ones.
   const auto packets_in = [](uint32_t allowed, uint32_t each) { return (allowed + each - 1) / each; };
   const AwaitedCost cost = transfer.cost;
   const uint32_t queue = cost.packets > 1 ? packets_in(free, cost.credits) : free / cost.credits;
-  const uint32_t left = kOwnResponsePackets - std::min(busy_->awaited_packets, kOwnResponsePackets);
+  const uint32_t left = kOwnResponsePackets - std::min(watch().awaited_packets, kOwnResponsePackets);
   const uint32_t own = packets_in(left, cost.packets);
-  const uint32_t allowed = std::min(allowance().window_packets, share - busy_->awaited_packets);
+  const uint32_t allowed = std::min(allowance().window_packets, share - watch().awaited_packets);
   return std::min({kRfrPacketsMax, packets_in(allowed, cost.packets), std::max(queue, own)});
 }
 
@@ -262,13 +262,13 @@ void ClientSession::end_turn(const ClientPacket& packet) {
     // A probe follows, whose answer shows without a timeout whether the last packets are lost (clause 4.4.6).
     if (is_of_many_packets(*packet.slot)) control_mask_ |= bit(packet.slot_index);
   }
-  busy_->transfer_cursor = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
+  watch().transfer_cursor = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
   sent_.advance_oldest();
 }
 
 void ClientSession::commit_path_probe(uint64_t now_ns) {
   const uint8_t probe = next_path_probe();
-  if (probe == kLargeProbeDue) busy_->size_search.on_sent(sent_.next_number());
+  if (probe == kLargeProbeDue) watch().size_search.on_sent(sent_.next_number());
   detours_ &= static_cast<uint8_t>(~probe);
   sent_.add({.time_ns = now_ns});
   sent_.advance_oldest();

@@ -39,7 +39,7 @@ ClientSession::~ClientSession() {
   if (control_ != nullptr) pools_.controls.give(control_);
   // Response packets that were asked for and never came are no longer awaited.
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
-    if (sent_[n].is_rfr()) end_wait_for(slots_[sent_[n].slot]->transfer->cost, sent_[n].missing);
+    if (sent_[n].is_rfr()) end_wait_for(slots_[sent_[n].slot_index()]->transfer->cost, sent_[n].missing);
   }
   for (uint32_t i = 0; i < window_; i++) {
     if (slots_[i] == nullptr) continue;
@@ -106,13 +106,21 @@ bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
     code = std::max(usual_code_, wire::code_for_payload(request_bytes));
   }
   cut_request(*slot->transfer, request_bytes, code);
-  busy_->size_search.want(sizes_);
+  watch().size_search.want(sizes_);
   return true;
+}
+
+bool ClientSession::is_of_many_packets(const ClientSlot& slot) {
+  return slot.phase == Phase::kSending && slot.transfer != nullptr && slot.transfer->packets >= kProbedPackets;
 }
 
 bool ClientSession::is_oldest_of_many() const {
   const SentPacket& oldest = sent_[sent_.oldest()];
-  return oldest.kind == SentPacket::Kind::kPart && is_of_many_packets(*slots_[oldest.slot]);
+  return oldest.kind == SentPacket::Kind::kPart && is_of_many_packets(*slots_[oldest.slot_index()]);
+}
+
+uint64_t ClientSession::packets_received() const {
+  return state_ == State::kConnecting ? 0 : server_number_ - (kNumberBase + first_server_number_ - 1);
 }
 
 uint32_t ClientSession::packets_in_flight() const {
@@ -147,12 +155,19 @@ void ClientSession::drop_transfer(ClientSlot* slot) {
 void ClientSession::forget_packets(uint32_t slot_index) {
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     SentPacket& entry = sent_[n];
-    if (!entry.holds_credit() || entry.slot != slot_index) continue;
+    if (!entry.holds_credit() || entry.slot_index() != slot_index) continue;
     if (entry.is_rfr()) end_wait_for(slots_[slot_index]->transfer->cost, entry.missing);
     sent_.remove(entry);
     slots_[slot_index]->packets_in_flight--;
   }
   sent_.advance_oldest();
+}
+
+void ClientSession::set_deadline(ClientSlot* slot, uint64_t deadline_ns) {
+  slot->deadline_ns = deadline_ns;
+  if (deadline_ns == UINT64_MAX) return;
+  send_mask_ |= fresh_mask_ & slot->bit;
+  fresh_mask_ &= ~slot->bit;
 }
 
 void ClientSession::block_slot(ClientSlot* slot) {
@@ -244,16 +259,16 @@ void ClientSession::check_invariants() const {
     const SentPacket& entry = sent_[n];
     if (!entry.holds_credit()) continue;
     in_flight += entry.credits();
-    CHECK(entry.slot, <, window_);
-    per_slot[entry.slot]++;
+    CHECK(entry.slot_index(), <, window_);
+    per_slot[entry.slot_index()]++;
     if (entry.is_rfr()) {
       CHECK(entry.missing, <=, entry.count);
-      awaited += entry.missing * slots_[entry.slot]->transfer->cost.packets;
+      awaited += entry.missing * slots_[entry.slot_index()]->transfer->cost.packets;
     }
     if (entry.kind == SentPacket::Kind::kShort || entry.kind == SentPacket::Kind::kWide) {
-      CHECK(entry.index, ==, slots_[entry.slot]->request_number);
-      CHECK(slots_[entry.slot]->phase == Phase::kSending);
-      CHECK(slots_[entry.slot]->transfer == nullptr);
+      CHECK(entry.index, ==, slots_[entry.slot_index()]->request_number);
+      CHECK(slots_[entry.slot_index()]->phase == Phase::kSending);
+      CHECK(slots_[entry.slot_index()]->transfer == nullptr);
     }
   }
   CHECK(in_flight, ==, sent_.in_flight());
@@ -285,7 +300,7 @@ void ClientSession::check_invariants() const {
       CHECK(slot->transfer->next, <=, slot->transfer->packets);
     }
   }
-  CHECK(awaited, ==, busy_ != nullptr ? busy_->awaited_packets : 0);
+  CHECK(awaited, ==, is_watched() ? watch().awaited_packets : 0);
 }
 
 }  // namespace tern::session

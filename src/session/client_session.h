@@ -80,9 +80,7 @@ class TERN_API ClientSession {
   /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
   uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + first_number_); }
   /// Packets that the server has sent since the handshake, up to the newest that has arrived.
-  uint64_t packets_received() const {
-    return state_ == State::kConnecting ? 0 : server_number_ - (kNumberBase + first_server_number_ - 1);
-  }
+  uint64_t packets_received() const;
   /// Payload bytes of messages longer than payload_bytes_max(). Shorter ones are not counted, because the common case
   /// would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
@@ -153,12 +151,14 @@ class TERN_API ClientSession {
   }
   ClientSlot* slot(uint32_t index) const { return slots_[index]; }
   static uint32_t index_of(const ClientSlot& slot) { return slot.request_number & (wire::kSlotsMax - 1); }
-  /// Takes the lowest free slot for a call; the caller fills in continuation, deadline and sequence. Only when
-  /// has_free_slot(). Null: no memory.
+  /// Takes the lowest free slot for a call; the caller fills in continuation and sequence, and calls set_deadline().
+  /// Only when has_free_slot(). Null: no memory.
   ClientSlot* begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has never
   /// been used, if the request costs more than one credit, or if any response may come whole (clause 5.3.3).
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
+  /// Must follow begin(). UINT64_MAX: none.
+  void set_deadline(ClientSlot* slot, uint64_t deadline_ns);
   /// Frees the slot for the next call. The slot's call must be over, and the caller must have taken its buffers.
   void release_slot(ClientSlot* slot);
   /// Makes a free slot take no call until unblock_slot(), because there is no memory to end one more call of the slot.
@@ -210,7 +210,7 @@ class TERN_API ClientSession {
   /// Latest time of a tick() after packets were sent: a long request may need an early probe. UINT64_MAX: no need.
   uint64_t early_look_ns(uint64_t now_ns) const { return is_oldest_of_many() ? now_ns + early_wait_ns() : UINT64_MAX; }
   /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
-  uint64_t loss_check_at_ns() const { return busy_ != nullptr ? busy_->loss_timer.at_ns() : UINT64_MAX; }
+  uint64_t loss_check_at_ns() const { return is_watched() ? watch().loss_timer.at_ns() : UINT64_MAX; }
 
   // -- Packets in (clauses 4, 5) --
 
@@ -269,18 +269,19 @@ class TERN_API ClientSession {
            now_ns - std::min(now_ns, last_answer_ns()) >= time_ns;
   }
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
+  /// False: what watch() would return is as new, or the session has no memory for calls.
+  bool is_watched() const { return busy_ != nullptr && busy_->is_watched; }
+  /// Only when is_awake().
+  ClientWatch& watch() const { return busy_->is_watched ? busy_->watch : begin_watch(); }
   bool is_outstanding() const;
   /// The measured timeout, short enough that a silent server is asked some times before the session fails.
   uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
   ProbeTimer::Timeouts timeouts() const { return {rto_ns(), terms_.liveness_ns}; }
   /// rto_ns() without the transport's floor, for what costs no more than a header if it is too early.
   uint64_t measured_rto_ns() const { return std::min(rtt_.rto_ns(RttEstimator::kReorderNsMin), rto_ns()); }
-  uint64_t early_wait_ns() const { return busy_->probe_timer.early_ns(timeouts(), measured_rto_ns()); }
+  uint64_t early_wait_ns() const { return watch().probe_timer.early_ns(timeouts(), measured_rto_ns()); }
   /// True if the slot sends a request that is long enough for additional probes (clause 4.4.6).
-  static bool is_of_many_packets(const ClientSlot& slot) {
-    return slot.phase == ClientSlot::Phase::kSending && slot.transfer != nullptr &&
-           slot.transfer->packets >= kProbedPackets;
-  }
+  static bool is_of_many_packets(const ClientSlot& slot);
   /// True if the oldest unanswered packet is of such a request.
   bool is_oldest_of_many() const;
 
@@ -318,6 +319,7 @@ class TERN_API ClientSession {
   static ClientSlot** no_slots();
   ClientSlot* make_slot(uint32_t index);
   bool wake(ClientBusy* busy);
+  ClientWatch& begin_watch() const;
   bool open_slots();
   bool can_rest() const;
   void fall_asleep();
@@ -417,7 +419,7 @@ class TERN_API ClientSession {
     return index == 0 ? 0 : payload_max_ + uint64_t{index - 1} * transfer.payload_bytes;
   }
   void look_at_size(uint64_t now_ns, ClientTick& result);
-  bool is_searching() const { return busy_ != nullptr && busy_->size_search.is_wanted(); }
+  bool is_searching() const { return is_watched() && watch().size_search.is_wanted(); }
   void clear_large_probe() { detours_ &= static_cast<uint8_t>(~kLargeProbeDue); }
   bool is_size_in_vain() const;
   void give_up_size(uint64_t now_ns);
@@ -427,14 +429,12 @@ class TERN_API ClientSession {
   PathVerdict on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
   void check_path(uint64_t now_ns, bool is_wanted, ClientTick& result);
   void clear_path_probes() { detours_ &= static_cast<uint8_t>(~(kFullProbeDue | kShortProbeDue)); }
-  void end_path_check() {
-    busy_->path_check.end();
-    clear_path_probes();
-  }
+  void end_path_check();
 
   // Every call touches these fields. They are 176 B, which fill three cache lines with the 16 B that the endpoint keeps
   // before them.
-  /// Slots with a request of one packet and one credit that has not been sent yet, and will not name a size.
+  /// Slots with a request of one packet and one credit that has not been sent yet, has no deadline, and will not name a
+  /// size.
   uint64_t fresh_mask_ = 0;
   uint64_t send_mask_ = 0;           ///< slots with any other message packet or an RFR to send
   uint64_t control_mask_ = 0;        ///< slots with a probe or a cancel to send

@@ -29,12 +29,12 @@ AwaitedCost ClientSession::cost_of(uint32_t payload_bytes) const {
 /// Notes that so many packets of a response were asked for.
 void ClientSession::wait_for(const AwaitedCost& cost, uint32_t response_packets) {
   pools_.response_credits_free -= static_cast<int32_t>(response_packets * cost.credits);
-  busy_->awaited_packets += response_packets * cost.packets;
+  watch().awaited_packets += response_packets * cost.packets;
 }
 
 void ClientSession::end_wait_for(const AwaitedCost& cost, uint32_t response_packets) {
   pools_.response_credits_free += static_cast<int32_t>(response_packets * cost.credits);
-  busy_->awaited_packets -= response_packets * cost.packets;
+  watch().awaited_packets -= response_packets * cost.packets;
 }
 
 /// Cuts a request into packets. All of them will be sent, even if some were sent before.
@@ -98,7 +98,7 @@ uint8_t ClientSession::code_to_name(const ClientSlot& slot) const {
   if (!is_in_one || slot.was_sent() || !may_name_size(slot.type, *slot.response)) return 0;
   const uint8_t code = transfer != nullptr ? transfer->payload_code : usual_code_;
   const uint32_t bytes = wire::payload_of_code(code);
-  const bool has_share = busy_->awaited_packets + cost_of(bytes).packets <= pools_.response_share.packets();
+  const bool has_share = watch().awaited_packets + cost_of(bytes).packets <= pools_.response_share.packets();
   return has_share && bytes + wire::kHeaderBytes <= response_packet_bytes_max() ? code : 0;
 }
 
@@ -143,8 +143,8 @@ void ClientSession::set_long_types(uint32_t types) {
 
 /// Called when a packet 0 comes that could have the whole response, and does not. Several at once may be of one cause.
 void ClientSession::note_miss(uint64_t now_ns) {
-  if (now_ns < busy_->next_miss_ns) return;
-  busy_->next_miss_ns = now_ns + rto_ns();
+  if (now_ns < watch().next_miss_ns) return;
+  watch().next_miss_ns = now_ns + rto_ns();
   missed_at_ = SizeSearch::minute_of(now_ns);
   if (misses_ < kMissesMax) misses_++;
   if (misses_ == kMissesMax) set_long_types(0);
@@ -153,7 +153,7 @@ void ClientSession::note_miss(uint64_t now_ns) {
 // ---- Which size ----
 
 void ClientSession::look_at_size(uint64_t now_ns, ClientTick& result) {
-  SizeSearch& search = busy_->size_search;
+  SizeSearch& search = watch().size_search;
   if (search.look(sizes_, payload_max_, now_ns, rto_ns())) detours_ |= kLargeProbeDue;
   if (!search.is_wanted()) return clear_large_probe();
   result.at_latest(search.next_ns());
@@ -171,7 +171,7 @@ bool ClientSession::is_size_in_vain() const {
 
 /// Goes back to the session's own size, and begins each message that uses larger packets again.
 void ClientSession::give_up_size(uint64_t now_ns) {
-  busy_->size_search.fall(sizes_, payload_max_, now_ns);
+  watch().size_search.fall(sizes_, payload_max_, now_ns);
   misses_ = 0;
   usual_code_ = 0;
   set_long_types(0);

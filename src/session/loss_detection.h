@@ -68,7 +68,7 @@ uint64_t detect_losses(const SentPackets& sent, uint64_t judged, const LossEvide
     if (!packet.holds_credit()) continue;
     // If the answered packet is an RFR with missing packets, only the RFR's own last packet overtakes them.
     if (n == evidence.largest_answered && packet.kind != SentPacket::Kind::kRfrOvertaken) continue;
-    const uint64_t at_ns = lost_at_ns(packet, n, rounds_of(packet.slot), evidence);
+    const uint64_t at_ns = lost_at_ns(packet, n, rounds_of(packet.slot_index()), evidence);
     if (at_ns > now_ns) {
       next_ns = std::min(next_ns, at_ns);
     } else {

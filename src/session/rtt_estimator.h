@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 namespace tern::session {
 
@@ -40,19 +41,21 @@ class RttEstimator {
   /// Adds a sample. `elapsed_ns`: the round trip plus the time for which the server held the packet. `now_ns` must not
   /// decrease.
   void add(uint64_t sample_ns, uint64_t elapsed_ns, uint64_t now_ns) {
-    const auto rtt_ns = static_cast<uint32_t>(std::clamp<uint64_t>(sample_ns, 1, kLongestNs));
-    latest_ns_ = rtt_ns;
-    latest_elapsed_ns_ = static_cast<uint32_t>(std::min(elapsed_ns, kLongestNs));
-    note_min(rtt_ns, now_ns);
-    if (srtt_ns_ == 0) {
-      srtt_ns_ = rtt_ns;
-      rttvar_ns_ = rtt_ns / 2;
+    if ((sample_ns | elapsed_ns) > kLongestNs || sample_ns == 0) [[unlikely]] {
+      sample_ns = std::clamp<uint64_t>(sample_ns, 1, kLongestNs);
+      elapsed_ns = std::min(elapsed_ns, kLongestNs);
+    }
+    latest_ns_ = static_cast<uint32_t>(sample_ns);
+    latest_elapsed_ns_ = static_cast<uint32_t>(elapsed_ns);
+    note_min(latest_ns_, now_ns);
+    if (srtt_ns_ == 0) [[unlikely]] {
+      srtt_ns_ = latest_ns_;
+      rttvar_ns_ = latest_ns_ / 2;
       return;
     }
-    const uint64_t srtt_ns = srtt_ns_;
-    const uint64_t error = srtt_ns > rtt_ns ? srtt_ns - rtt_ns : rtt_ns - srtt_ns;
-    rttvar_ns_ = static_cast<uint32_t>((uint64_t{3} * rttvar_ns_ + error) / 4);
-    srtt_ns_ = static_cast<uint32_t>((7 * srtt_ns + rtt_ns) / 8);
+    const auto error = static_cast<int64_t>(sample_ns - srtt_ns_);
+    srtt_ns_ += static_cast<uint32_t>(error >> 3);
+    rttvar_ns_ += static_cast<uint32_t>((std::abs(error) - int64_t{rttvar_ns_}) >> 2);
   }
   /// SRTT + 4 RTTVAR, but at least `floor_ns` and at least 1.5 SRTT. If all round trips are equal (on a saturated
   /// link), the variance is near 0, and a slightly longer round trip is not a loss.
@@ -79,7 +82,9 @@ class RttEstimator {
   void note_min(uint32_t rtt_ns, uint64_t now_ns) {
     if (now_ns >= window_end_ns_) [[unlikely]]
       begin_window(now_ns);
-    window_min_ns_ = std::min(window_min_ns_, rtt_ns);
+    if (rtt_ns >= window_min_ns_) [[likely]]
+      return;  // min_ns_ is no larger
+    window_min_ns_ = rtt_ns;
     min_ns_ = std::min(min_ns_, rtt_ns);
   }
   void begin_window(uint64_t now_ns) {

@@ -8,6 +8,8 @@
 
 #include <tern/detail/export.h>
 
+#include "wire/header.h"
+
 namespace tern::session {
 
 /// The record of one packet that was sent.
@@ -26,13 +28,14 @@ struct SentPacket {
   uint32_t index = 0;
   uint8_t count = 0;    ///< RFR: packets asked for; kWide and kPart: credits that the packet costs
   uint8_t missing = 0;  ///< RFR: packets asked for that have not arrived
-  uint8_t slot = 0;
+  uint8_t slot = 0;     ///< kShort: not set; slot_index() has it for each kind
   Kind kind = Kind::kNone;
 
   bool holds_credit() const { return kind != Kind::kNone; }
   bool is_request() const { return kind >= Kind::kShort && kind <= Kind::kPart; }
   uint32_t credits() const { return kind == Kind::kWide || kind == Kind::kPart ? count : holds_credit() ? 1 : 0; }
   bool is_rfr() const { return kind >= Kind::kRfr; }
+  uint32_t slot_index() const { return kind == Kind::kShort ? index & (wire::kSlotsMax - 1) : slot; }
   /// True if the RFR's range has the response packet with this index.
   bool asks_for(uint32_t slot_index, uint32_t packet_index) const {
     return is_rfr() && slot == slot_index && packet_index - index < count;

@@ -100,7 +100,7 @@ class Target {
         }
         if (client_->state() == ClientSession::State::kOpen && client_->has_free_slot()) {
           ClientSlot* slot = client_->begin(new_buffer(in.byte()), new_buffer(in.byte()), in.byte());
-          slot->deadline_ns = op / 8 % 4 == 0 ? now_ + 1'000'000 : UINT64_MAX;
+          client_->set_deadline(slot, op / 8 % 4 == 0 ? now_ + 1'000'000 : UINT64_MAX);
         }
         return;
       case 4:

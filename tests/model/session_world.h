@@ -370,7 +370,7 @@ class World {
       ClientSlot* slot = client_->try_begin(call.request.get(), call.response.get(), 5);
       if (slot == nullptr) slot = client_->begin(call.request.get(), call.response.get(), 5);
       if (slot == nullptr) std::abort();
-      slot->deadline_ns = call.plan.time_left_ns == 0 ? UINT64_MAX : now_ns_ + call.plan.time_left_ns;
+      client_->set_deadline(slot, call.plan.time_left_ns == 0 ? UINT64_MAX : now_ns_ + call.plan.time_left_ns);
       call.request_number = slot->request_number;
       call.has_begun = true;
       for (uint32_t i = 0; i < call.plan.request_bytes; i++) {

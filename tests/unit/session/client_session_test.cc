@@ -93,7 +93,7 @@ class ClientSessionTest : public testing::Test {
     requests_.push_back(make_buffer(request_bytes));
     responses_.push_back(make_buffer(response_bytes));
     ClientSlot* slot = session_->begin(requests_.back().get(), responses_.back().get(), type);
-    slot->deadline_ns = deadline_ns;
+    session_->set_deadline(slot, deadline_ns);
     return slot;
   }
   /// Returns the packets that leave now.
@@ -1876,6 +1876,19 @@ TEST_F(ClientSessionTest, deadline_expires_in_every_phase) {
   EXPECT_EQ(result.expired_mask, 1u);
   session_->end_early(slot, now_);
   EXPECT_EQ(tick().expired_mask, 0u);
+}
+
+TEST_F(ClientSessionTest, only_the_call_with_a_deadline_carries_one) {
+  open();
+  warm_up();
+  begin();
+  begin(10, 10, now_ + 50 * kMs);
+  begin();
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 3u);
+  const auto has_deadline = [](const TestPacket& p) { return p.header.deadline_code() != wire::kNoDeadline; };
+  EXPECT_EQ(std::count_if(packets.begin(), packets.end(), has_deadline), 1);
+  EXPECT_TRUE(has_deadline(packets.back())) << "the calls without one leave together";
 }
 
 TEST_F(ClientSessionTest, retransmission_carries_what_is_left_of_the_deadline) {

@@ -134,7 +134,7 @@ class Calls {
   void begin() {
     ClientSlot* slot = client_->begin(request_.get(), response_.get(), 3);
     ASSERT_NE(slot, nullptr);
-    slot->deadline_ns = UINT64_MAX;
+    client_->set_deadline(slot, UINT64_MAX);
     send_client();
   }
   /// One iteration of the client's loop.

@@ -19,7 +19,7 @@ constexpr LossEvidence kEvidence{.largest_answered = 100,
                                  .reorder_ns = kReorderNs,
                                  .patience_ns = kPatienceNs};
 
-SentPacket request(uint64_t time_ns) { return {.time_ns = time_ns, .slot = 1, .kind = Kind::kShort}; }
+SentPacket request(uint64_t time_ns) { return {.time_ns = time_ns, .index = 64 + 1, .kind = Kind::kShort}; }
 SentPacket rfr(uint64_t time_ns, uint8_t missing = 4, Kind kind = Kind::kRfr) {
   return {.time_ns = time_ns, .index = 8, .count = 4, .missing = missing, .slot = 1, .kind = kind};
 }
