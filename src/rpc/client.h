@@ -69,6 +69,16 @@ struct Reconnect {
   uint64_t opened_ns = 0;  ///< time at which the session last opened; 0: the present attempt has not opened it
 };
 
+/// What only some sessions have: those that are not open, those with waiting calls, and those that reconnect.
+struct ClientExtras {
+  std::unique_ptr<Opening> opening;               ///< null: the session is open
+  std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
+  std::unique_ptr<Reconnect> reconnect;           ///< null: the session ends with this Client
+  detail::SessionWaiter* waiters = nullptr;       ///< waiters of Endpoint::opened(), the newest first
+
+  bool is_empty() const { return opening == nullptr && queue == nullptr && reconnect == nullptr && waiters == nullptr; }
+};
+
 /// The fields that every call touches come first, here and in the session. They fill three cache lines, which the
 /// session's own state follows.
 struct alignas(64) Client {
@@ -85,22 +95,23 @@ struct alignas(64) Client {
   bool is_asleep = false;     ///< at rest, and perhaps marked for ClientSessions::note_call()
   uint32_t tick_place = 0;    ///< is_ticking: index in ClientSessions::ticking_
   session::ClientSession session;
-  uint64_t name = 0;                              ///< name of this Client; no other Client ever has it
-  std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
-  uint64_t rest_until_ns = 0;                     ///< is_resting: end of the rest
-  uint64_t peer_lost_ns = 0;                      ///< time at which the transport lost the peer; 0: it has not
-  std::unique_ptr<Opening> opening;               ///< null: the session is open
-  Status end_status;                              ///< is_dead: the status of its unfinished calls
-  Run* run = nullptr;  ///< run of the server's Nexus; null before is_accepted and after is_dead
-  base::ListLinks<Client> in_run;
-  uint64_t waits_before_end = 0;  ///< is_dead: Completions::waits() at its end; earlier waiting calls may be its own
-  uint64_t public_name = 0;       ///< name in tern::Session: `name`; with `reconnect`, one that the next Client takes
-  std::unique_ptr<Reconnect> reconnect;      ///< null: the session ends with this Client
-  detail::SessionWaiter* waiters = nullptr;  ///< waiters of Endpoint::opened(), the newest first
-  uint32_t retransmissions = 0;              ///< packets sent again
-  bool is_opening : 1 = false;               ///< the session is in ClientSessions::opening_
-  bool is_accepted : 1 = false;              ///< the server has accepted the session
-  bool has_peer : 1 = false;                 ///< `peer` is connected
+  uint64_t name = 0;                     ///< name of this Client; no other Client ever has it
+  std::unique_ptr<ClientExtras> extras;  ///< null: they would be empty
+  uint64_t peer_lost_ns = 0;             ///< time at which the transport lost the peer; 0: it has not
+  Run* run = nullptr;                    ///< run of the server's Nexus; null before is_accepted and after is_dead
+  union {
+    base::ListLinks<Client> in_run{};  ///< until is_dead
+    Status end_status;                 ///< is_dead: the status of its unfinished calls
+  };
+  union {
+    uint64_t rest_until_ns = 0;  ///< is_resting: end of the rest
+    uint64_t waits_before_end;   ///< is_dead: Completions::waits() at its end; earlier waiting calls may be its own
+  };
+  uint64_t public_name = 0;      ///< name in tern::Session: `name`; with `reconnect`, one that the next Client takes
+  uint32_t retransmissions = 0;  ///< packets sent again
+  bool is_opening : 1 = false;   ///< the session is in ClientSessions::opening_
+  bool is_accepted : 1 = false;  ///< the server has accepted the session
+  bool has_peer : 1 = false;     ///< `peer` is connected
   bool is_in_path_probes : 1 = false;
   bool is_pair_probe_due : 1 = false;  ///< the session is in ClientSessions::path_probes_ for a pair_probe()
   bool is_ending : 1 = false;          ///< the session is in ClientSessions::ending_
@@ -113,7 +124,7 @@ struct alignas(64) Client {
 
   // Bits of `looks`:
   static constexpr uint8_t kIsUnlisted = 1;  ///< the session is not on the list to send
-  static constexpr uint8_t kHasQueue = 2;    ///< `queue` is not null
+  static constexpr uint8_t kHasQueue = 2;    ///< queue() exists
   /// is_ticking, together with many others: the session rests as soon as it has no call
   /// (ClientSessions::rest_at_once())
   static constexpr uint8_t kRestsAtOnce = 4;
@@ -124,7 +135,7 @@ struct alignas(64) Client {
   }
   bool rests_at_once() const { return (looks & kRestsAtOnce) != 0; }
   void rest_by_ticks() { looks &= static_cast<uint8_t>(~kRestsAtOnce); }
-  // Calls ask these two, and so need no cache line of `queue` and `peer_lost_ns`.
+  // Calls ask these two, and so need no cache line of `extras` and `peer_lost_ns`.
   bool has_queue() const { return (looks & kHasQueue) != 0; }
   bool has_lost_peer() const { return (looks & kHasLostPeer) != 0; }
   void note_lost_peer(uint64_t now_ns) {
@@ -133,22 +144,37 @@ struct alignas(64) Client {
     looks |= kHasLostPeer;
   }
 
+  /// Null: the session is open.
+  Opening* opening() const { return extras != nullptr ? extras->opening.get() : nullptr; }
+  /// Null: the session ends with this Client.
+  Reconnect* reconnect() const { return extras != nullptr ? extras->reconnect.get() : nullptr; }
+  /// Only if has_queue().
+  std::deque<QueuedCall>& queue() const { return *extras->queue; }
+  /// Called when one of the extras has gone.
+  void drop_empty_extras() {
+    if (extras != nullptr && extras->is_empty()) extras.reset();
+  }
+
   /// Makes the queue, because a call will wait. Throws if there is no memory.
   void begin_queue() {
-    if (queue == nullptr) queue = std::make_unique<std::deque<QueuedCall>>();
+    if (has_queue()) return;
+    auto calls = std::make_unique<std::deque<QueuedCall>>();
+    if (extras == nullptr) extras = std::make_unique<ClientExtras>();
+    extras->queue = std::move(calls);
     looks |= kHasQueue;
   }
   void end_queue_if_empty() {
-    if (!queue->empty()) return;
-    queue.reset();
+    if (!queue().empty()) return;
+    extras->queue.reset();
     looks &= static_cast<uint8_t>(~kHasQueue);
+    drop_empty_extras();
   }
   /// Removes the first call of the queue.
   void pop_queued() {
-    queue->pop_front();
+    queue().pop_front();
     end_queue_if_empty();
   }
 };
-static_assert(sizeof(Client) <= 512, "an endpoint may have tens of thousands");
+static_assert(sizeof(Client) <= 448, "an endpoint may have tens of thousands");
 
 }  // namespace tern::rpc

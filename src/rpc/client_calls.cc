@@ -32,7 +32,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
     list_to_send(client);
     return {&slot->continuation, call_id(client->public_name, sequence)};
   }
-  const size_t waiting = client->has_queue() ? client->queue->size() : 0;
+  const size_t waiting = client->has_queue() ? client->queue().size() : 0;
   if (waiting >= context_.options.queue_limit) {
     return refuse_call({Code::kQueueFull,
                         "RpcOptions::queue_limit calls are waiting on this session: wait until some have completed, or "
@@ -40,14 +40,14 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   }
   const bool has_memory = base::try_grow([client] {
     client->begin_queue();
-    client->queue->emplace_back();
+    client->queue().emplace_back();
   });
   if (!has_memory) {
     if (client->has_queue()) client->end_queue_if_empty();
     return refuse_call({Code::kNoMemory, "no memory for a call that waits for a slot"});
   }
   call_sequence_ = sequence;
-  QueuedCall& call = client->queue->back();
+  QueuedCall& call = client->queue().back();
   call.request = request;
   call.response = response;
   call.deadline_ns = deadline_ns;
@@ -87,7 +87,7 @@ void ClientSessions::begin_all_noted() {
 /// deadline is before any answer could arrive ends now.
 void ClientSessions::start_queued(Client* client) {
   while (client->has_queue() && client->session.has_free_slot()) {
-    QueuedCall& call = client->queue->front();
+    QueuedCall& call = client->queue().front();
     if (is_too_late(client, call) && completions_.reserve_one()) {
       trace_early_end(client, 0, call.sequence, kLateCall);
       completions_.wait(0, call.request, call.response, kLateCall, 0, std::move(call.continuation));
@@ -163,7 +163,7 @@ void ClientSessions::end_calls(Client* client) {
     Completions::run(context_.counters, continuation, request, response, client->end_status, 0);
   }
   while (client->has_queue()) {
-    QueuedCall call = std::move(client->queue->front());
+    QueuedCall call = std::move(client->queue().front());
     client->pop_queued();
     trace_early_end(client, 0, call.sequence, client->end_status);
     Completions::run(context_.counters, call.continuation, call.request, call.response, client->end_status, 0);

@@ -18,8 +18,8 @@ void ClientSessions::log_opened(const Client* client) const {
 /// Returns the address of the peer's Nexus, or the first address of its host if no address has answered yet.
 nexus::AddressText ClientSessions::address_of(const Client* client) {
   if (client->run != nullptr) return client->run->address;
-  const bool has_address = client->opening != nullptr && !client->opening->nexus_addresses.empty();
-  return has_address ? client->opening->nexus_addresses.front() : nexus::AddressText();
+  const bool has_address = client->opening() != nullptr && !client->opening()->nexus_addresses.empty();
+  return has_address ? client->opening()->nexus_addresses.front() : nexus::AddressText();
 }
 
 void ClientSessions::log_end(const Client* client, std::string_view peer) const {
@@ -27,7 +27,7 @@ void ClientSessions::log_end(const Client* client, std::string_view peer) const 
   EndpointLog::Details details;
   if (client->is_replaced) {
     kind = LogKind::kSessionReconnecting;
-    details.pause = Duration(static_cast<int64_t>(backing_off_.back()->reconnect->begin_ns - context_.now_ns));
+    details.pause = Duration(static_cast<int64_t>(backing_off_.back()->reconnect()->begin_ns - context_.now_ns));
   } else if (client->end_status.code() == Code::kCancelled) {
     kind = LogKind::kSessionClosed;
   } else if (client->session.state() == ClientSession::State::kOpen) {

@@ -63,7 +63,7 @@ void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
   if (!event.status.ok()) {
     // The server has accepted the session, and has given it up before its answer came. The patience doubles each time,
     // so a server that always does this is asked a few times only.
-    const Opening& opening = *client->opening;
+    const Opening& opening = *client->opening();
     const bool is_given_up = event.status.code() == Code::kSessionReset && opening.patience_ns < opening.timeout_ns;
     if (is_given_up && opening.is_in_time(context_.now_ns)) return begin_handshake_anew(client);
     client->is_refused = event.refusal != wire::Refusal::kNone || event.status.code() == Code::kRefused;
@@ -108,7 +108,7 @@ Status ClientSessions::refusal_of_terms(const Client* client, const nexus::Sessi
 /// Asks the server for another session. The data address has had the few headers that an address gets before it
 /// answers, and they or their answers were lost; or it takes long; or the server needed the session's place.
 void ClientSessions::begin_handshake_anew(Client* client) {
-  Opening& opening = *client->opening;
+  Opening& opening = *client->opening();
   opening.limit(context_.now_ns);
   const uint32_t key = client->session.local_key();
   if (client->is_accepted) context_.nexus.disconnect(context_.port, key, true);
@@ -136,7 +136,7 @@ void ClientSessions::begin_handshake_anew(Client* client) {
 void ClientSessions::begin_path_proof(Client* client, const nexus::ControlEvent& event) {
   const uint64_t now_ns = context_.now_ns;
   const uint64_t rto_ns = context_.rto_ns_min;
-  Opening& opening = *client->opening;
+  Opening& opening = *client->opening();
   const uint64_t handshake_ns = now_ns - opening.asked_at_ns;
   opening.limit(now_ns);
   // The gap is longer than about a round trip, because the server answers few short probes, and losses come in bursts.
@@ -164,7 +164,8 @@ void ClientSessions::run_opening() {
       continue;
     }
     client->is_opening = false;
-    client->opening.reset();
+    client->extras->opening.reset();
+    client->drop_empty_extras();
     opening_[i] = opening_.back();
     opening_.pop_back();
   }
@@ -174,7 +175,7 @@ void ClientSessions::run_opening() {
 /// (clause 7.7).
 void ClientSessions::step_opening(Client* client) {
   const uint64_t now_ns = context_.now_ns;
-  Opening& opening = *client->opening;
+  Opening& opening = *client->opening();
   if (now_ns >= opening.until_ns) {
     note_path_error(client);
     const Status why = why_no_path(client);
@@ -216,7 +217,7 @@ void ClientSessions::list_path_probe(Client* client) {
 /// Changes to one address and port pair, because no answer has come: filters or a NAT on the path may pass answers only
 /// to the address that a packet came from (clause 7.7.4). Changes nothing if the transport cannot connect such a peer.
 void ClientSessions::pair_path(Client* client) {
-  Opening& opening = *client->opening;
+  Opening& opening = *client->opening();
   opening.pair_at_ns = UINT64_MAX;
   auto peer = context_.transport.connect_paired(opening.data_address, base::host_of(opening.nexus_address.view()));
   if (!peer.ok()) return;
@@ -230,7 +231,7 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
   switch (verdict) {
     case ClientSession::PathVerdict::kOpened:
       if (client->session.is_paired()) context_.counters.sessions_paired++;
-      if (client->reconnect != nullptr) client->reconnect->opened_ns = context_.now_ns;
+      if (client->reconnect() != nullptr) client->reconnect()->opened_ns = context_.now_ns;
       log_opened(client);
       context_.announce({Session{client->public_name}, true, SessionState::kOpen, {}});
       resume_waiters(client, {});
@@ -252,7 +253,7 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
 
 /// Called after the data address has answered a short probe. The next probes may be of full length.
 void ClientSessions::on_path_answered(Client* client) {
-  Opening& opening = *client->opening;
+  Opening& opening = *client->opening();
   if (opening.has_paired && !client->session.is_paired()) {
     // This is a late answer to an earlier probe.
     auto peer = context_.transport.connect(opening.data_address, base::host_of(opening.nexus_address.view()));
@@ -269,7 +270,7 @@ void ClientSessions::on_path_answered(Client* client) {
 void ClientSessions::note_path_error(Client* client) {
   if (!client->has_peer) return;
   const transport::PathError error = context_.transport.take_path_error(client->peer);
-  if (error != transport::PathError::kNone) client->opening->path_error = error;
+  if (error != transport::PathError::kNone) client->opening()->path_error = error;
 }
 
 /// The error of a session whose peer died before the session opened.
@@ -282,7 +283,7 @@ Status ClientSessions::why_dead(const Client* client) const {
 
 /// True if a short probe was answered, but there was no time for the answer to a full probe.
 bool ClientSessions::is_path_slow(const Client* client) const {
-  const Opening& opening = *client->opening;
+  const Opening& opening = *client->opening();
   const uint64_t short_ns = opening.path_answered_ns - opening.proof_began_ns;
   return client->session.is_path_answered() && context_.now_ns - opening.path_answered_ns < kFullProbeTimes * short_ns;
 }
@@ -290,20 +291,20 @@ bool ClientSessions::is_path_slow(const Client* client) const {
 /// True if short packets pass, but full packets do not.
 bool ClientSessions::is_path_narrow(const Client* client) const {
   const bool may_be =
-      client->session.is_path_answered() || client->opening->path_error == transport::PathError::kTooLong;
+      client->session.is_path_answered() || client->opening()->path_error == transport::PathError::kTooLong;
   return may_be && !is_path_slow(client);
 }
 
 /// The error of a session that the server accepted but that did not open in time.
 Status ClientSessions::why_no_path(const Client* client) const {
   const std::string port = client->has_peer ? std::to_string(context_.transport.port_of(client->peer)) : "?";
-  const transport::PathError error = client->opening->path_error;
+  const transport::PathError error = client->opening()->path_error;
   const transport::Remedies& remedies = context_.transport.remedies();
   const auto unreachable = [](const char* otherwise, std::initializer_list<std::string_view> text) {
     return base::status_of(Code::kPeerUnreachable, otherwise, text);
   };
   if (is_path_slow(client)) {
-    const uint64_t short_ns = client->opening->path_answered_ns - client->opening->proof_began_ns;
+    const uint64_t short_ns = client->opening()->path_answered_ns - client->opening()->proof_began_ns;
     const std::string ms = std::to_string(short_ns / 1'000'000);
     return unreachable("the data path is too slow for the connect timeout: raise SessionOptions::connect_timeout",
                        {"the data path is too slow for the connect timeout: an answer took ", ms,

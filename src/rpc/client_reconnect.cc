@@ -22,7 +22,7 @@ namespace tern::rpc {
 Status ClientSessions::keep_connecting(Client* client, const SessionOptions& options) {
   auto reconnect = std::unique_ptr<Reconnect>(new (std::nothrow) Reconnect{options, {}, 0});
   if (reconnect == nullptr) return kNoMemory;
-  const Opening& opening = *client->opening;
+  const Opening& opening = *client->opening();
   if (!base::try_grow([&] { reconnect->nexus_addresses = opening.nexus_addresses; })) return kNoMemory;
   reconnect->peer_endpoint = opening.peer_endpoint;
   reconnect->begin_ns = context_.now_ns;
@@ -35,15 +35,16 @@ Status ClientSessions::keep_connecting(Client* client, const SessionOptions& opt
         "the system gives no random numbers for another session: allow getrandom(2) or /dev/urandom in the sandbox"};
   if (!has_key) return kNoMemory;
   client->public_name = table_.put(key, client);
-  client->reconnect = std::move(reconnect);
+  client->extras->reconnect = std::move(reconnect);
   reconnecting_++;
   return {};
 }
 
 /// Makes the end of this Client the end of the session.
 void ClientSessions::forget_reconnect(Client* client) {
-  if (client->reconnect == nullptr) return;
-  client->reconnect.reset();
+  if (client->reconnect() == nullptr) return;
+  client->extras->reconnect.reset();
+  client->drop_empty_extras();
   table_.erase(static_cast<uint32_t>(client->public_name));
   reconnecting_--;
 }
@@ -52,7 +53,7 @@ void ClientSessions::forget_reconnect(Client* client) {
 /// the session has ended.
 bool ClientSessions::replace(Client* client) {
   auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
-  Reconnect& reconnect = *client->reconnect;
+  Reconnect& reconnect = *client->reconnect();
   const auto copy_address = [&] {
     opening->nexus_addresses = reconnect.nexus_addresses;
     opening->peer_endpoint = reconnect.peer_endpoint;
@@ -76,19 +77,20 @@ bool ClientSessions::replace(Client* client) {
   reconnect.begin_ns = context_.now_ns + half_ns + context_.nexus.environment().random() % (half_ns + 1);
   next->public_name = client->public_name;
   table_.rename_to(next->public_name, next);
-  next->reconnect = std::move(client->reconnect);
-  next->waiters = std::exchange(client->waiters, nullptr);
+  next->extras->reconnect = std::move(client->extras->reconnect);
+  next->extras->waiters = std::exchange(client->extras->waiters, nullptr);
+  client->drop_empty_extras();
   backing_off_.push_back(next);
-  context_.agenda.at_latest(next->reconnect->begin_ns);
+  context_.agenda.at_latest(next->reconnect()->begin_ns);
   return true;
 }
 
 void ClientSessions::run_backing_off() {
   for (size_t i = 0; i < backing_off_.size();) {
     Client* client = backing_off_[i];
-    const bool is_ending = client->reconnect == nullptr;  // destroyed by the application; dead in the next iteration
-    if (!client->is_dead && (is_ending || context_.now_ns < client->reconnect->begin_ns)) {
-      if (!is_ending) context_.agenda.at_latest(client->reconnect->begin_ns);
+    const bool is_ending = client->reconnect() == nullptr;  // destroyed by the application; dead in the next iteration
+    if (!client->is_dead && (is_ending || context_.now_ns < client->reconnect()->begin_ns)) {
+      if (!is_ending) context_.agenda.at_latest(client->reconnect()->begin_ns);
       i++;
       continue;
     }
@@ -111,14 +113,15 @@ Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaite
   Client* client = find(session);
   if (client == nullptr) return Status(Code::kSessionReset, "this session has ended already");
   if (client->session.state() == session::ClientSession::State::kOpen) return false;
-  waiter->next = std::exchange(client->waiters, waiter);
+  waiter->next = std::exchange(client->extras->waiters, waiter);
   return true;
 }
 
 /// The session may be dead and wait for its last calls, or be destroyed and have lost its name already.
 void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter) {
   const auto unlink = [waiter](Client* client) {
-    for (detail::SessionWaiter** link = &client->waiters; *link != nullptr; link = &(*link)->next) {
+    if (client->extras == nullptr) return;
+    for (detail::SessionWaiter** link = &client->extras->waiters; *link != nullptr; link = &(*link)->next) {
       if (*link != waiter) continue;
       *link = waiter->next;
       return;
@@ -135,11 +138,12 @@ void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter
 /// Resumes all waiters of a session that has opened or ended (`status`). A waiter may end the wait of others, or wait
 /// for another session.
 void ClientSessions::resume_waiters(Client* client, Status status) {
-  while (client->waiters != nullptr) {
-    detail::SessionWaiter* const waiter = client->waiters;
-    client->waiters = waiter->next;
+  while (client->extras != nullptr && client->extras->waiters != nullptr) {
+    detail::SessionWaiter* const waiter = client->extras->waiters;
+    client->extras->waiters = waiter->next;
     waiter->run(waiter, status);
   }
+  client->drop_empty_extras();
 }
 
 }  // namespace tern::rpc

@@ -88,12 +88,14 @@ Result<Client*> ClientSessions::begin(std::unique_ptr<Opening>& opening, const S
     return Status(
         Code::kUnavailable,
         "the system gives no random numbers for another session: allow getrandom(2) or /dev/urandom in the sandbox");
-  Client* client = has_key ? make(terms) : nullptr;
+  auto extras = std::unique_ptr<ClientExtras>(new (std::nothrow) ClientExtras);
+  Client* client = has_key && extras != nullptr ? make(terms) : nullptr;
   if (client == nullptr) return kNoMemory;
   opening->timeout_ns = to_ns(options.connect_timeout);
   opening->patience_ns = std::min(kPathPatienceNsMin, opening->timeout_ns / kPathPatienceParts);
   opening->wish = wish_of(terms);
-  client->opening = std::move(opening);
+  extras->opening = std::move(opening);
+  client->extras = std::move(extras);
   client->name = client->public_name = table_.put(terms.local_key, client);
   client->is_backing_off = true;
   return client;
@@ -101,7 +103,7 @@ Result<Client*> ClientSessions::begin(std::unique_ptr<Opening>& opening, const S
 
 /// Asks the server's Nexus for a session.
 Status ClientSessions::ask_nexus(Client* client) {
-  Opening& opening = *client->opening;
+  Opening& opening = *client->opening();
   opening.asked_at_ns = context_.now_ns;
   Status status = context_.nexus.connect(context_.port, opening.nexus_addresses, opening.peer_endpoint, opening.wish,
                                          opening.timeout_ns);
@@ -275,7 +277,7 @@ void ClientSessions::on_disconnected(uint32_t key) {
   // A session that is not accepted repeats its handshake: the event is about an earlier one, which had the same key.
   if (client == nullptr || !client->is_accepted) return;
   const bool may_try_again =
-      client->session.state() != ClientSession::State::kOpen && client->opening->is_in_time(context_.now_ns);
+      client->session.state() != ClientSession::State::kOpen && client->opening()->is_in_time(context_.now_ns);
   if (may_try_again) return begin_handshake_anew(client);
   fail(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
 }
@@ -329,10 +331,10 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   const nexus::AddressText peer = address_of(client);
   client->is_dead = true;
-  client->end_status = status;
-  client->waits_before_end = completions_.waits();
   table_.retire(key, context_.now_ns);
   if (client->run != nullptr) leave_run(client);
+  new (&client->end_status) Status(status);
+  client->waits_before_end = completions_.waits();
   if (client->is_accepted && tell_peer) {
     context_.nexus.disconnect(context_.port, key, true);
   } else if (!client->is_accepted && !client->is_backing_off) {
@@ -340,7 +342,7 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   }
   if (client->has_peer) context_.transport.disconnect(client->peer);
   dead_.push_back(client);
-  client->is_replaced = client->reconnect != nullptr && replace(client);
+  client->is_replaced = client->reconnect() != nullptr && replace(client);
   if (!client->is_replaced) context_.ended.note(client->public_name, status);
   log_end(client, peer);
 }
@@ -408,8 +410,8 @@ void ClientSessions::check_invariants() const {
     known.add(client);
     CHECK(!client->is_dead);
     CHECK(table_.find_name(client->name) == client);
-    if (client->reconnect != nullptr) CHECK(table_.find_name(client->public_name) == client);
-    reconnecting += client->reconnect != nullptr;
+    if (client->reconnect() != nullptr) CHECK(table_.find_name(client->public_name) == client);
+    reconnecting += client->reconnect() != nullptr;
     CHECK(table_.find(client->session.local_key()) == client);
     if (table_.find_asleep(client->name) != nullptr) CHECK(client->is_asleep);
     CHECK(client->run != nullptr, ==, client->is_accepted);
@@ -473,7 +475,7 @@ void ClientSessions::check_agenda() const {
     CHECK(context_.agenda.next_ns(), <=, due_ns);
   };
   for (const Client* client : backing_off_) {
-    if (!client->is_dead && client->reconnect != nullptr) check_due(client->reconnect->begin_ns);
+    if (!client->is_dead && client->reconnect() != nullptr) check_due(client->reconnect()->begin_ns);
   }
   if (!departures_.empty()) check_due(departures_.next_ns());
   if (!resting_.empty()) check_due(resting_.next_ns());
@@ -486,14 +488,15 @@ void ClientSessions::check_lists(const Client* client) const {
     // A session that waits for an answer has a timer.
     if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting);
   } else {
-    CHECK(client->opening != nullptr);
+    CHECK(client->opening() != nullptr);
   }
   if (client->is_asleep) CHECK(!client->is_ticking && client->session.sleeps_lightly());
-  CHECK(client->has_queue(), ==, client->queue != nullptr);
+  CHECK(client->has_queue(), ==, client->extras != nullptr && client->extras->queue != nullptr);
+  CHECK(client->extras == nullptr || !client->extras->is_empty());
   if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());  // virtual time may be 0
   if (client->has_queue()) {
-    CHECK(!client->queue->empty());
-    CHECK(client->queue->size(), <=, context_.options.queue_limit);
+    CHECK(!client->queue().empty());
+    CHECK(client->queue().size(), <=, context_.options.queue_limit);
   }
 }
 

@@ -378,14 +378,14 @@ void ClientSessions::send_path_probes(F&& send) {
 template <class F>
 bool ClientSessions::finish_queued(Client* client, Status status, F&& is_over) {
   if (!client->has_queue()) return false;
-  const size_t before = client->queue->size();
-  std::erase_if(*client->queue, [&](QueuedCall& call) {
+  const size_t before = client->queue().size();
+  std::erase_if(client->queue(), [&](QueuedCall& call) {
     if (!is_over(call)) return false;
     trace_early_end(client, 0, call.sequence, status);
     completions_.wait(0, call.request, call.response, status, 0, std::move(call.continuation));
     return true;
   });
-  const bool has_ended_some = client->queue->size() != before;
+  const bool has_ended_some = client->queue().size() != before;
   client->end_queue_if_empty();
   return has_ended_some;
 }
@@ -400,7 +400,7 @@ void ClientSessions::for_each_buffer(F&& f) const {
       f(slot->response);
     }
     if (!client->has_queue()) return;
-    for (const QueuedCall& call : *client->queue) {
+    for (const QueuedCall& call : client->queue()) {
       f(call.request);
       f(call.response);
     }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "wire/header.h"
 
@@ -109,7 +108,8 @@ class PathProof {
   }
   /// Each short probe brings one full probe at most, however many replies a hostile server sends.
   bool take_pair_token(uint32_t token) {
-    if (!std::exchange(is_pair_asked_, false)) return false;
+    if (!is_pair_asked_) return false;
+    is_pair_asked_ = false;
     pair_token_ = token;
     has_pair_token_ = true;
     return true;
@@ -119,13 +119,14 @@ class PathProof {
   uint32_t path_token_ = 0;
   uint32_t session_token_ = 0;  ///< valid when is_answered_
   uint32_t pair_token_ = 0;     ///< valid when has_pair_token_: from a short reply, for the full probe that follows
-  uint8_t short_probes_left_ = kShortProbesMax;
-  uint8_t full_pair_probes_ = 0;  ///< full paired probes since the last short one
-  bool is_answered_ = false;
-  bool is_paired_ = false;
-  bool has_pair_token_ = false;
-  bool is_pair_asked_ = false;  ///< a short paired probe has not been answered
+  uint8_t short_probes_left_ : 4 = kShortProbesMax;
+  uint8_t full_pair_probes_ : 4 = 0;  ///< full paired probes since the last short one
+  bool is_answered_ : 1 = false;
+  bool is_paired_ : 1 = false;
+  bool has_pair_token_ : 1 = false;
+  bool is_pair_asked_ : 1 = false;  ///< a short paired probe has not been answered
 };
+static_assert(sizeof(PathProof) == 24, "a part of each session");
 
 /// The times at which a silent paired session asks the server to follow it, because its address may have changed
 /// (clause 7.7.5). It asks after a sixteenth, a quarter and half of the liveness timeout, because a server answers an
