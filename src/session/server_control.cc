@@ -71,6 +71,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
   const uint32_t index = slot_index_of(header.request_number());
   ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
+  if (!can_accept(number)) return dropped(Drop::kNoMemory);
   accept(number, payload.is_marked);
   if (slot->phase == Phase::kFailed) {  // the response was given up meanwhile
     answer_again(slot, 0, number, now_ns);

@@ -52,6 +52,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   if (age < 0) return dropped(Drop::kStale);
   if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
   if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
+  if (!can_accept(number)) return dropped(Drop::kNoMemory);
   if (age != 0) {
     if (!may_end(slot_at(index), offers)) {  // an honest client does not begin a request here (clause 3.8)
       accept(number, payload.is_marked);

@@ -38,13 +38,12 @@ ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
     : next_number_(kNumberBase + terms.first_number),
       remote_key_(terms.remote_key),
       payload_bytes_max_(terms.payload_bytes_max),
-      received_(kNumberBase + terms.first_client_number),
+      received_(static_cast<uint32_t>(kNumberBase) + terms.first_client_number),
       pools_(pools),
       path_(terms.path_token, terms.session_token, terms.first_request_count << wire::kSlotBits),
       local_key_(terms.local_key),
       window_(terms.window),
-      first_number_(terms.first_number),
-      first_client_number_(terms.first_client_number) {}
+      first_number_(terms.first_number) {}
 
 ServerSession::~ServerSession() {
   for (uint32_t i = 0; is_open_ && i < window_; i++) {
@@ -55,6 +54,7 @@ ServerSession::~ServerSession() {
     if (slot != &first_slot_) pools_.slots.give(slot);
   }
   if (slots_ != &only_slot_) delete[] slots_;
+  received_.give_back(pools_.number_bits);
 }
 
 // ---- Packets in ----
@@ -74,6 +74,7 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
       break;
   }
   if (header.token() != path_.session_token()) return dropped(Drop::kUnproven);
+  if (!can_accept(number)) return dropped(Drop::kNoMemory);
   switch (header.kind()) {
     case wire::Kind::kProbe:
       accept(number, payload.is_marked);
@@ -99,6 +100,7 @@ ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t 
   // An open session may search for larger packets (clause 7.7.9).
   const bool is_large = payload_bytes > payload_bytes_max_ && payload_bytes <= pools_.large_payload_bytes && is_open_;
   if (payload_bytes != payload_bytes_max_ && !is_large) return dropped(Drop::kMalformed);
+  if (!can_accept(number)) return dropped(Drop::kNoMemory);
   const bool is_new = !std::exchange(is_open_, true);
   accept(number, false);
   // Only one reply is due at a time. The reply to the largest probe proves the most.
@@ -111,12 +113,14 @@ ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t 
 
 ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns) {
   if (is_open_ && path_.is_check(header)) {
+    if (!can_accept(number)) return dropped(Drop::kNoMemory);
     accept(number, false);
     owe_credit_return(now_ns);
     return {};
   }
   const Drop drop = path_.admit_short(header, is_open_, now_ns);
   if (drop != Drop::kNone) return dropped(drop);
+  if (!can_accept(number)) return dropped(Drop::kNoMemory);
   accept(number, false);
   path_.on_short(header, number);
   if ((header.flags() & wire::kPaired) != 0) return {.wants_pair = true};

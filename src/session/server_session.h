@@ -231,7 +231,7 @@ class TERN_API ServerSession {
   /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
   uint64_t packets_sent() const { return next_number_ - (kNumberBase + first_number_); }
   /// Packets that the client has sent since the handshake, up to the newest that has arrived.
-  uint64_t packets_received() const { return received_.largest() + 1 - (kNumberBase + first_client_number_); }
+  uint64_t packets_received() const { return received_.count(); }
   /// Payload bytes of messages longer than the session's own packets. Shorter ones are not counted, because the common
   /// case would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
@@ -284,9 +284,11 @@ class TERN_API ServerSession {
   void give_back_response(ServerSlot* slot, ServerOffers& offers);
 
   // Packets in, by kind. `number`: all 64 bits of the packet's number, which was not received before.
+  /// Must be true before accept(), so before the packet has any effect. False: no memory; the packet counts as lost.
+  [[nodiscard]] bool can_accept(uint64_t number) { return received_.reserve(number, pools_.number_bits); }
   /// Accepts a packet that has proved itself, and whose payload is safe.
   void accept(uint64_t number, bool is_marked) {
-    received_.insert(number);
+    received_.insert(number, pools_.number_bits);
     if (is_marked) due_ |= kMarked;
   }
   ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number, uint64_t now_ns);
@@ -379,8 +381,7 @@ class TERN_API ServerSession {
   bool is_open_ = false;
   uint8_t window_;
   uint64_t heard_long_epoch_ = 0;
-  const uint32_t first_number_;         ///< first number of this side's packets, 24 bits
-  const uint32_t first_client_number_;  ///< first number of the client's packets, 24 bits
+  const uint32_t first_number_;  ///< first number of this side's packets, 24 bits
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;
 

@@ -53,6 +53,7 @@ struct ServerSlot {
 struct ServerPools {
   base::Pool<ServerSlot> slots;
   base::Pool<Assembly, 8> assemblies;
+  NumberWindow::Pool number_bits;
   /// Largest payload that the transport takes for packets of long messages; 0: no more than ServerTerms says.
   uint32_t large_payload_bytes = 0;
 };

@@ -2,11 +2,14 @@
 // Session layer: pure values, without time.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
+#include "base/pool.h"
 #include "wire/header.h"
 
 namespace tern::session {
@@ -88,48 +91,35 @@ class IndexSet {
   uint64_t bits_[IndexWindow::kSpan / 64] = {};
 };
 
-/// The packet numbers of the other side that have arrived, among the largest one and the 255 before it (clause 3.4).
-class NumberWindow {
+/// A bit for each of the last 256 packet numbers: it has arrived. Each function takes the largest number. All numbers
+/// between the largest one of the last call and the present one have arrived, except for that of insert().
+class NumberBits {
  public:
   static constexpr uint32_t kSpan = 256;
   static constexpr size_t kWords = kSpan / 64;
 
-  /// `first`: the sender's first number, in full.
-  explicit NumberWindow(uint64_t first = 1) : largest_(first - 1), settled_(first - 1) {}
+  /// All numbers from `first` on have arrived.
+  explicit NumberBits(uint64_t first) : settled_(first - 1) {}
 
-  uint64_t largest() const { return largest_; }
-  /// Most by which a number may be ahead of the largest. An honest sender does not send as many packets without an
-  /// answer.
-  static constexpr uint64_t kAheadMax = 65536;
-
-  /// Returns the full count of a received number. 0: the number is a duplicate, too old to tell, or too far ahead.
-  uint64_t admit(uint32_t number24) const {
-    const uint64_t full = expand_number(number24, largest_);
-    if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
-      return full - largest_ <= kAheadMax ? full : 0;
-    // `full` above largest_ is the negative count of a number before the first one.
-    if (full > largest_ || largest_ - full >= kSpan) return 0;
-    settle();
-    return (bits_[word(full)] & bit(full)) != 0 ? 0 : full;
+  /// `full` must be in the last 256 numbers.
+  bool has(uint64_t full, uint64_t largest) {
+    settle(largest);
+    return (bits_[word(full)] & bit(full)) != 0;
   }
-  /// Adds a number. `full` must be the result of admit(), without an insert() since.
-  void insert(uint64_t full) {
-    if (full == largest_ + 1) [[likely]]
-      return insert_next();
-    settle();
-    if (full > largest_) {
-      clear_up_to(full);
+  /// `full` must be in the last 256 numbers, or be larger than `largest`, which it then replaces.
+  void insert(uint64_t full, uint64_t largest) {
+    settle(largest);
+    if (full > largest) {
+      clear(largest, full);
       settled_ = full;
     }
     bits_[word(full)] |= bit(full);
   }
-  /// Adds the number largest() + 1.
-  void insert_next() { largest_++; }
-  /// The acknowledgement bitmap: bit 63 - j of word i says that largest() - 64 i - j has arrived.
-  void bitmap(uint64_t (&words)[kWords]) const {
-    settle();
-    const uint64_t top = largest_ / 64;
-    const uint32_t shift = 63 - largest_ % 64;
+  /// Bit 63 - j of word i says that largest - 64 i - j has arrived.
+  void bitmap(uint64_t (&words)[kWords], uint64_t largest) {
+    settle(largest);
+    const uint64_t top = largest / 64;
+    const uint32_t shift = 63 - largest % 64;
     for (size_t i = 0; i < kWords; i++) {
       words[i] = bits_[(top - i) % kRingWords] << shift;
       if (shift != 0) words[i] |= bits_[(top - i - 1) % kRingWords] >> (64 - shift);
@@ -142,24 +132,103 @@ class NumberWindow {
   static size_t word(uint64_t full) { return full / 64 % kRingWords; }
   static uint64_t bit(uint64_t full) { return uint64_t{1} << (full % 64); }
   /// Most numbers arrive in order, and most bits are not read. Therefore bits are set only when they are read.
-  void settle() const {
-    if (settled_ == largest_) return;
+  void settle(uint64_t largest) {
+    if (settled_ == largest) return;
     uint64_t next = settled_ + 1;
-    if (largest_ / 64 - settled_ / 64 >= kRingWords) next = (largest_ / 64 - kRingWords + 1) * 64;
-    for (; next <= largest_; next++) {
+    if (largest / 64 - settled_ / 64 >= kRingWords) next = (largest / 64 - kRingWords + 1) * 64;
+    for (; next <= largest; next++) {
       if (next % 64 == 0) bits_[word(next)] = 0;
       bits_[word(next)] |= bit(next);
     }
-    settled_ = largest_;
+    settled_ = largest;
   }
-  void clear_up_to(uint64_t full) {
-    const uint64_t steps = full / 64 - largest_ / 64;
-    for (uint64_t i = 1; i <= steps && i <= kRingWords; i++) bits_[(largest_ / 64 + i) % kRingWords] = 0;
-    largest_ = full;
+  void clear(uint64_t largest, uint64_t up_to) {
+    const uint64_t steps = up_to / 64 - largest / 64;
+    for (uint64_t i = 1; i <= steps && i <= kRingWords; i++) bits_[(largest / 64 + i) % kRingWords] = 0;
   }
+  uint64_t settled_;  ///< all numbers after this one, up to the largest, have arrived; bits_ ends here
+  uint64_t bits_[kRingWords] = {};
+};
+
+/// The packet numbers of the other side that have arrived, among the largest one and the 255 before it (clause 3.4).
+/// Numbers mostly arrive in order and without a gap, so that the first and the largest one tell everything. Otherwise
+/// the window has NumberBits from a pool, until no difference is left among the 256 numbers.
+class NumberWindow {
+ public:
+  static constexpr uint32_t kSpan = NumberBits::kSpan;
+  static constexpr size_t kWords = NumberBits::kWords;
+  using Pool = base::Pool<NumberBits>;
+
+  /// `first`: the sender's first number, in full.
+  explicit NumberWindow(uint32_t first = 1) : largest_(uint64_t{first} - 1), first_(first) {}
+  NumberWindow(const NumberWindow&) = delete;
+  NumberWindow& operator=(const NumberWindow&) = delete;
+
+  uint64_t largest() const { return largest_; }
+  /// Number of packets from the first one to the largest, whether or not they have arrived.
+  uint64_t count() const { return largest_ + 1 - first_; }
+  /// Most by which a number may be ahead of the largest. An honest sender does not send as many packets without an
+  /// answer.
+  static constexpr uint64_t kAheadMax = 65536;
+
+  /// Returns the full count of a received number. 0: the number is a duplicate, too old to tell, or too far ahead.
+  uint64_t admit(uint32_t number24) const {
+    const uint64_t full = expand_number(number24, largest_);
+    if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
+      return full - largest_ <= kAheadMax ? full : 0;
+    // `full` above largest_ is the negative count of a number before the first one.
+    if (full > largest_ || largest_ - full >= kSpan) return 0;
+    const bool has_arrived = bits_ != nullptr ? bits_->has(full, largest_) : full >= first_;
+    return has_arrived ? 0 : full;
+  }
+  /// Takes memory from the pool if insert() needs it for this result of admit(). False: there is none.
+  [[nodiscard]] bool reserve(uint64_t full, Pool& pool) {
+    if (full == largest_ + 1 || bits_ != nullptr) [[likely]]
+      return true;
+    bits_ = pool.take(first_);
+    return bits_ != nullptr;
+  }
+  /// Adds a number. `full` must be the result of admit(), and reserve() must have returned true for it, without an
+  /// insert() since.
+  void insert(uint64_t full, Pool& pool) {
+    if (full == largest_ + 1) [[likely]] {
+      insert_next();
+    } else {
+      bits_->insert(full, largest_);
+      largest_ = std::max(largest_, full);
+    }
+    if (bits_ != nullptr && is_whole()) give_back(pool);
+  }
+  /// Adds the number largest() + 1.
+  void insert_next() { largest_++; }
+  /// The acknowledgement bitmap: bit 63 - j of word i says that largest() - 64 i - j has arrived.
+  void bitmap(uint64_t (&words)[kWords]) const {
+    if (bits_ != nullptr) return bits_->bitmap(words, largest_);
+    whole_bitmap(words);
+  }
+  /// Must be called before the window is destroyed, and no other function after it.
+  void give_back(Pool& pool) {
+    if (bits_ != nullptr) pool.give(std::exchange(bits_, nullptr));
+  }
+
+ private:
+  /// The bitmap of a window without NumberBits.
+  void whole_bitmap(uint64_t (&words)[kWords]) const {
+    for (size_t i = 0; i < kWords; i++) {
+      const uint64_t bits = std::min<uint64_t>(count() - std::min<uint64_t>(count(), 64 * i), 64);
+      words[i] = bits == 0 ? 0 : ~uint64_t{0} << (64 - bits);
+    }
+  }
+  bool is_whole() const {
+    uint64_t words[kWords], whole[kWords];
+    bitmap(words);
+    whole_bitmap(whole);
+    return std::equal(words, words + kWords, whole);
+  }
+
   uint64_t largest_;
-  mutable uint64_t settled_;  ///< all numbers after this one, up to largest_, have arrived; bits_ ends here
-  mutable uint64_t bits_[kRingWords] = {};
+  NumberBits* bits_ = nullptr;  ///< null: exactly the numbers from first_ to largest_ have arrived
+  const uint32_t first_;
 };
 
 /// A received credit return: the packet numbers that have arrived, counted back from the newest (clause 4.2).

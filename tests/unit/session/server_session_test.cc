@@ -5,7 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include "unit/failing_new.h"
 #include "unit/session/session_parts.h"
+
+namespace {
+bool has_memory = true;
+}  // namespace
+
+bool tern::test::allocation_fails() noexcept { return !has_memory; }
 
 namespace tern::session {
 namespace {
@@ -31,6 +38,7 @@ class ServerSessionTest : public testing::Test {
     session_.reset();
     EXPECT_EQ(pools_.slots.taken(), 0u);
     EXPECT_EQ(pools_.assemblies.taken(), 0u);
+    EXPECT_EQ(pools_.number_bits.taken(), 0u);
     EXPECT_EQ(offers_.arriving_bytes, 0u);
   }
 
@@ -539,6 +547,39 @@ TEST_F(ServerSessionTest, duplicates_and_late_packets_are_not_admitted) {
   EXPECT_EQ(drop_of(probe(kFirst), 0), Drop::kNone);
   client_number_ = 401 - 257;
   EXPECT_EQ(drop_of(probe(kFirst), 0), Drop::kStale);
+}
+
+TEST_F(ServerSessionTest, packet_after_a_gap_counts_as_lost_without_memory) {
+  client_number_++;  // a lost packet
+  const auto headers = {probe(kFirst), request(kFirst, 10), client_header(Kind::kCancel, kFirst, 0, kSessionToken),
+                        path_probe(kSessionToken, kFirst)};
+  for (const wire::Header& header : headers) {
+    const auto payload = bytes_of(kPayloadMax);
+    const uint32_t bytes = header.kind() == Kind::kRequest ? 10 : header.kind() == Kind::kPathProbe ? kPayloadMax : 0;
+    has_memory = false;
+    const ServerVerdict verdict = session_->on_packet(header, {payload.data(), bytes, nullptr, 0}, now_, offers_);
+    has_memory = true;
+    EXPECT_EQ(verdict.drop, Drop::kNoMemory);
+    EXPECT_EQ(verdict.started, nullptr);
+    EXPECT_FALSE(session_->wants_to_send());
+    EXPECT_FALSE(session_->has_received(header));
+  }
+  EXPECT_EQ(session_->slot(0), nullptr);
+  for (const wire::Header& header : headers) {
+    EXPECT_EQ(receive(header, header.kind() == Kind::kRequest ? 10 : 0).drop, Drop::kNone);
+    EXPECT_TRUE(session_->has_received(header));
+  }
+  sent();
+}
+
+TEST_F(ServerSessionTest, unproven_packet_after_a_gap_takes_no_memory) {
+  client_number_++;  // a lost packet
+  expect_no_effect(client_header(Kind::kProbe, kFirst, 0, kSessionToken + 1), 0, Drop::kUnproven);
+  expect_no_effect(request(kFirst + 128, 10), 10, Drop::kUnproven);
+  expect_no_effect(path_probe(kSessionToken + 1, kFirst), kPayloadMax, Drop::kUnproven);
+  EXPECT_EQ(pools_.number_bits.taken(), 0u);
+  EXPECT_EQ(drop_of(probe(kFirst), 0), Drop::kNone);
+  EXPECT_EQ(pools_.number_bits.taken(), 1u);
 }
 
 TEST_F(ServerSessionTest, retransmission_of_a_running_request_is_acknowledged_of_an_answered_one_answered_again) {
