@@ -2,12 +2,12 @@
 // Session layer: pure values. Allocates without throwing.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <vector>
 
+#include "base/try.h"
 #include "wire/header.h"
 
 namespace tern::session {
@@ -22,49 +22,33 @@ struct Range {
   uint64_t received_ns = 0;  ///< arrival of the RFR
 };
 
-/// A FIFO queue. The empty queue of an idle session takes one pointer.
+/// A FIFO queue. The queue of a session without long responses is one null pointer.
 class RangeQueue {
  public:
   /// Most ranges of one session. A client keeps to its credits, so more ranges are hostile, or their credits were lost.
   static constexpr uint32_t kMax = 256;
 
-  bool empty() const { return size_ == 0; }
-  uint32_t size() const { return size_; }
-  Range& front() { return ranges_[0]; }
-  const Range& operator[](uint32_t index) const { return ranges_[index]; }
+  bool empty() const { return size() == 0; }
+  uint32_t size() const { return ranges_ != nullptr ? static_cast<uint32_t>(ranges_->size()) : 0; }
+  Range& front() { return ranges_->front(); }
+  const Range& operator[](uint32_t index) const { return (*ranges_)[index]; }
   /// Appends a range. False: kMax ranges wait, or there is no memory.
   bool push(const Range& range) {
-    if (size_ == capacity_ && !grow()) return false;
-    ranges_[size_++] = range;
+    if (ranges_ == nullptr) ranges_.reset(new (std::nothrow) std::vector<Range>());
+    if (ranges_ == nullptr || size() == kMax || !base::try_reserve(*ranges_, size() + 1)) return false;
+    ranges_->push_back(range);
     return true;
   }
-  void pop() {
-    size_--;
-    std::copy_n(ranges_.get() + 1, size_, ranges_.get());
-  }
+  void pop() { ranges_->erase(ranges_->begin()); }
   /// Removes the ranges of a slot whose response is gone.
   void forget_slot(uint32_t slot_index) {
-    const auto is_gone = [=](const Range& range) {
-      return (range.request_number & (wire::kSlotsMax - 1)) == slot_index;
-    };
-    size_ = static_cast<uint32_t>(std::remove_if(ranges_.get(), ranges_.get() + size_, is_gone) - ranges_.get());
+    if (ranges_ == nullptr) return;
+    std::erase_if(*ranges_,
+                  [=](const Range& range) { return (range.request_number & (wire::kSlotsMax - 1)) == slot_index; });
   }
 
  private:
-  bool grow() {
-    if (capacity_ == kMax) return false;
-    const uint32_t capacity = capacity_ == 0 ? 4 : 2 * capacity_;
-    std::unique_ptr<Range[]> larger(new (std::nothrow) Range[capacity]);
-    if (larger == nullptr) return false;
-    std::copy_n(ranges_.get(), size_, larger.get());
-    ranges_ = std::move(larger);
-    capacity_ = capacity;
-    return true;
-  }
-
-  std::unique_ptr<Range[]> ranges_;
-  uint32_t size_ = 0;
-  uint32_t capacity_ = 0;
+  std::unique_ptr<std::vector<Range>> ranges_;
 };
 
 }  // namespace tern::session
