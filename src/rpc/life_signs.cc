@@ -39,6 +39,7 @@ bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
     heard_ns = std::max(heard_ns, client->session.last_answer_ns());
   }
   for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
+    if (server->is_pathless) continue;
     const bool is_news = server->session.heard_epoch > run->life_epoch_before;
     heard_ns = std::max(heard_ns, is_news ? context_.now_ns : server->heard_ns);
   }

@@ -13,10 +13,10 @@ bool Incoming::is_hopeless(uint64_t now_ns) const {
 }
 
 void Incoming::note_session() {
-  if (noted_session == 0) noted_session = server->name;
+  if (noted_session == 0) noted_session = server->name();
 }
 
-uint64_t Incoming::session_name() const { return noted_session != 0 ? noted_session : server->name; }
+uint64_t Incoming::session_name() const { return noted_session != 0 ? noted_session : server->name(); }
 
 Incoming* Mailbox::make_incoming(Handlers* handlers) {
   Incoming* incoming = incomings_.take();

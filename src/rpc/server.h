@@ -13,25 +13,31 @@
 
 namespace tern::rpc {
 
-/// The fields that every request touches come first, as in Client. They fill two cache lines.
+/// The fields that every request touches come first, as in Client. With slot 0 of the session they fill three cache
+/// lines.
 struct alignas(64) Server {
   Server(const session::ServerTerms& terms, session::ServerPools& pools) : session(terms, pools) {}
 
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
-  bool is_dead = false;  ///< the session has ended; the object is freed when no list names it
-  Run* run = nullptr;    ///< run of the client's Nexus; null after is_dead
-  session::ServerSession session;
+  bool is_dead : 1 = false;  ///< the session has ended; the object is freed when no list names it
+  bool has_pair_peer : 1 = false;
+  bool is_pathless : 1 = false;  ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
+  uint16_t abandoned = 0;        ///< requests that the application has and that the client has given up
+  Run* run = nullptr;            ///< run of the client's Nexus; null after is_dead
+  [[no_unique_address]] session::ServerSession session;  // packets_shown is in its padding
+  uint32_t packets_shown = 0;  ///< packets sent and received up to Publisher's last look; low half
   base::ListLinks<Server> in_run;
   base::ListLinks<Server> in_path_list;
-  uint64_t path_until_ns = 0;  ///< time at which the session ends if its path is not proved
-  uint64_t heard_ns = 0;       ///< time of the last proved packet that was not of the common case
-  bool has_pair_peer = false;
-  transport::PeerId pair_peer = 0;  ///< peer at which the client may be, not proved yet (clause 7.7.4)
-  bool is_pathless = false;         ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
-  uint64_t name = 0;                ///< name in the table of sessions
-  uint32_t abandoned = 0;           ///< requests that the application has and that the client has given up
-  uint64_t packets_shown = 0;       ///< packets sent and received up to Publisher's last look
+  union {
+    uint64_t path_until_ns = 0;  ///< is_pathless: time at which the session ends
+    uint64_t heard_ns;           ///< not is_pathless: time of the last proved packet that was not of the common case
+  };
+  transport::PeerId pair_peer = 0;  ///< has_pair_peer: peer at which the client may be, not proved yet (clause 7.7.4)
+  uint32_t name_high = 0;
+
+  /// The session's name in the table of sessions.
+  uint64_t name() const { return uint64_t{name_high} << 32 | session.local_key(); }
 
   /// The links of the lists pathless_ and proved_. Each session is in one of the lists.
   struct InPathList {
@@ -40,7 +46,7 @@ struct alignas(64) Server {
   };
 };
 
-static_assert(sizeof(Server) <= 448, "an endpoint may have tens of thousands");
+static_assert(sizeof(Server) <= 320, "an endpoint may have a million");
 
 /// Names of server sessions have this bit, so that they differ from those of the endpoint's client sessions: a table
 /// counts its names in the high half.

@@ -110,7 +110,7 @@ Server* ServerSessions::make(const session::ServerTerms& terms) {
   }
   context_.count_sessions(1);
   context_.note_new_session();
-  server->name = table_.put(terms.local_key, server);
+  server->name_high = static_cast<uint32_t>(table_.put(terms.local_key, server) >> 32);
   return server;
 }
 
@@ -158,7 +158,7 @@ void ServerSessions::end_all(Status status) {
 void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
-  context_.ended.note(server->name, status);
+  context_.ended.note(server->name(), status);
   table_.retire(server->session.local_key(), context_.now_ns);
   Offers offers(*this, server);
   server->session.end_all(offers);
@@ -173,14 +173,15 @@ void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   credits_.set_long_requests(pools_.assemblies.taken());
   if (tell_peer) context_.nexus.disconnect(context_.port, server->session.local_key(), false);
   context_.transport.disconnect(server->peer);
-  if (std::exchange(server->has_pair_peer, false)) context_.transport.disconnect(server->pair_peer);
+  if (server->has_pair_peer) context_.transport.disconnect(server->pair_peer);
+  server->has_pair_peer = false;
   dead_.push_back(server);
   log_end(server, status, peer);
-  if (!server->is_pathless) context_.announce({Session{server->name}, false, SessionState::kEnded, status});
+  if (!server->is_pathless) context_.announce({Session{server->name()}, false, SessionState::kEnded, status});
 }
 
 void ServerSessions::log_end(const Server* server, const Status& status, std::string_view peer) {
-  const Session session{server->name};
+  const Session session{server->name()};
   const bool is_wanted = status == kClosedByClient || status.code() == Code::kCancelled;
   if (is_wanted) return context_.log.session(LogKind::kSessionClosed, session, false, peer, status);
   if (server->is_pathless) return context_.log.client_turned_away(LogKind::kSessionFailed, session, peer, status);
@@ -252,11 +253,11 @@ void ServerSessions::on_packet(const wire::Header& header, const transport::Payl
   if (verdict.drop != Drop::kNone) [[unlikely]]
     count_drop(context_.counters, verdict.drop);
   if (verdict.was_assembled) forget_claim(Budget::kArriving, verdict.message);
+  if (server->is_pathless && server->session.is_open()) on_path_proved(server);
   if (verdict.drop == Drop::kNone) {
-    server->heard_ns = context_.now_ns;
+    if (!server->is_pathless) server->heard_ns = context_.now_ns;
     note_news(server, header, verdict.is_part);
   }
-  if (server->is_pathless && server->session.is_open()) on_path_proved(server);
   if (verdict.wants_pair) return answer_pair_probe(server);
   if (verdict.has_paired) follow(server);
   if (verdict.is_part) {
@@ -383,10 +384,11 @@ void ServerSessions::answer_pair_probe(Server* server) {
 
 /// Sends all packets from now on to the address of the last token, because the client receives there.
 void ServerSessions::follow(Server* server) {
-  if (!std::exchange(server->has_pair_peer, false)) return;  // followed already
+  if (!server->has_pair_peer) return;  // followed already
+  server->has_pair_peer = false;
   if (server->pair_peer != server->peer) {
     context_.counters.paths_followed++;
-    context_.log.session(LogKind::kPathMoved, Session{server->name}, false, server->run->address);
+    context_.log.session(LogKind::kPathMoved, Session{server->name()}, false, server->run->address);
   }
   context_.transport.disconnect(std::exchange(server->peer, server->pair_peer));
 }
@@ -415,6 +417,7 @@ void ServerSessions::check_invariants() const {
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
+      if (i == 0) CHECK(reinterpret_cast<uintptr_t>(slot) % 64, ==, 0u);  // a request touches one line of it
       const auto* incoming = static_cast<const Incoming*>(slot->call);
       // The application has a request of this slot if and only if the slot is running.
       CHECK(incoming != nullptr, ==, slot->phase == ServerSlot::Phase::kRunning);

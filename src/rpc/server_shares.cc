@@ -27,6 +27,7 @@ constexpr uint64_t kSweepNs = session::ServerSession::kKeepNs / 4;
 constexpr size_t kSweepSessions = 256;
 /// Limit of requests of a session that the application keeps after their clients have given them up, for each slot.
 constexpr uint32_t kAbandonedPerSlot = 4;
+static_assert(kAbandonedPerSlot * wire::kSlotsMax <= UINT16_MAX, "Server::abandoned counts them");
 /// Limit of such requests of each host, including those of ended sessions.
 constexpr uint32_t kAbandonedPerHost = 16'384;
 
@@ -178,9 +179,10 @@ void ServerSessions::end_pathless() {
 void ServerSessions::on_path_proved(Server* server) {
   pathless_.remove(server);
   server->is_pathless = false;
+  server->heard_ns = context_.now_ns;
   proved_.add_last(server);
-  context_.log.session(LogKind::kSessionOpened, Session{server->name}, false, server->run->address);
-  context_.announce({Session{server->name}, false, SessionState::kOpen, {}});
+  context_.log.session(LogKind::kSessionOpened, Session{server->name()}, false, server->run->address);
+  context_.announce({Session{server->name()}, false, SessionState::kOpen, {}});
 }
 
 /// Begins a sweep. If a sweep finds no response to keep, the next one begins with a client's next packet.

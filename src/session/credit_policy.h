@@ -47,10 +47,13 @@ class Heard {
   /// Number of the present epoch, from 1 on. 0 is the initial note of a session.
   uint64_t epoch() const { return epoch_; }
   /// Counts a session. `last` is the session's note of the epoch in which it was counted last. True: it has not been
-  /// counted before in this epoch.
-  bool hear(uint64_t& last) {
-    if (last == epoch_) return false;
-    last = epoch_;
+  /// counted before in this epoch. A note of 32 bits may also be that of an epoch 2^32 earlier: the session is then not
+  /// counted in this one.
+  template <class Note>
+  bool hear(Note& last) {
+    const auto epoch = static_cast<Note>(epoch_);
+    if (last == epoch) return false;
+    last = epoch;
     now_++;
     return true;
   }
@@ -156,7 +159,7 @@ class CreditPolicy {
     if (terms_.downlink.bytes != 0 && all_.hear(last) && all_.has_grown()) update();
   }
   /// Counts a packet of a long request. `last`: the session's note for long requests.
-  void hear_long(uint64_t& last) {
+  void hear_long(uint32_t& last) {
     long_packets_++;
     if (long_.hear(last) && long_.has_grown()) update();
   }

@@ -63,9 +63,9 @@ void ServerSession::prepare_credit_return(uint64_t now_ns, uint8_t credit_limit,
   for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
   packet.payload_bytes = sizeof(words);
   // The packet with the largest number may be a later packet, which has its own answer.
-  const uint64_t hold_ns = cr_echo_ == received_.largest() ? now_ns - cr_since_ns_ : UINT64_MAX;
-  packet.header = next_header(wire::Kind::kCr, echo_flag(), 0, static_cast<uint32_t>(received_.largest()), hold_ns,
-                              credit_limit, 0);
+  const auto echo = static_cast<uint32_t>(received_.largest());
+  const uint64_t hold_ns = cr_echo_ == echo ? now_ns - cr_since_ns_ : UINT64_MAX;
+  packet.header = next_header(wire::Kind::kCr, echo_flag(), 0, echo, hold_ns, credit_limit, 0);
 }
 
 /// Prepares a failure, or packet 0 of a response, which has all of the response if the request permits that (clause

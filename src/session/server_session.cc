@@ -36,13 +36,13 @@ void ServerSession::check_transition(Phase from, Phase to) {
 
 ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
     : next_number_(kNumberBase + terms.first_number),
+      window_(terms.window),
       remote_key_(terms.remote_key),
       payload_bytes_max_(terms.payload_bytes_max),
       received_(static_cast<uint32_t>(kNumberBase) + terms.first_client_number),
       pools_(pools),
       path_(terms.path_token, terms.session_token, terms.first_request_count << wire::kSlotBits),
       local_key_(terms.local_key),
-      window_(terms.window),
       first_number_(terms.first_number) {}
 
 ServerSession::~ServerSession() {

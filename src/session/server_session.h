@@ -162,7 +162,7 @@ class TERN_API ServerSession {
   /// Makes a credit return due in this iteration, unless a later packet of the client is answered before.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
-    cr_echo_ = received_.largest();
+    cr_echo_ = static_cast<uint32_t>(received_.largest());
     due_ |= kCreditReturn;
   }
   /// Must be called at once after ServerVerdict::wants_pair. pair_reply() then answers that packet, and the caller
@@ -239,18 +239,18 @@ class TERN_API ServerSession {
 
   // The session's notes for the endpoint's CreditPolicy. They are here because this cache line is used anyway.
   uint64_t heard_epoch = 0;  ///< last epoch in which the client got an answer
-  /// Last epoch in which a packet of a long request came.
-  uint64_t& heard_long_epoch() { return heard_long_epoch_; }
+  /// Last epoch in which a packet of a long request came; low half.
+  uint32_t& heard_long_epoch() { return heard_long_epoch_; }
 
  private:
   // Bits of due_: packets to send besides responses.
-  static constexpr uint32_t kCreditReturn = 1;
-  static constexpr uint32_t kPathReply = 2;
-  static constexpr uint32_t kLostAnswer = 4;  ///< answer that lost_request_number_ is lost
-  static constexpr uint32_t kRanges = 8;      ///< ranges_ is not empty
-  static constexpr uint32_t kCancels = 16;    ///< cancelled_mask_ is not 0
-  static constexpr uint32_t kMarked = 32;     ///< not a packet, but a flag of the next packet
-  static constexpr uint32_t kPairReply = 64;  ///< transmit() does not send it
+  static constexpr uint8_t kCreditReturn = 1;
+  static constexpr uint8_t kPathReply = 2;
+  static constexpr uint8_t kLostAnswer = 4;  ///< answer that lost_request_number_ is lost
+  static constexpr uint8_t kRanges = 8;      ///< ranges_ is not empty
+  static constexpr uint8_t kCancels = 16;    ///< cancelled_mask_ is not 0
+  static constexpr uint8_t kMarked = 32;     ///< not a packet, but a flag of the next packet
+  static constexpr uint8_t kPairReply = 64;  ///< transmit() does not send it
 
   static uint32_t slot_index_of(uint32_t request_number) { return request_number & (wire::kSlotsMax - 1); }
   static uint64_t bit_of(const ServerSlot* slot) { return uint64_t{1} << index_of(*slot); }
@@ -357,7 +357,7 @@ class TERN_API ServerSession {
   }
 
   // Every request touches these fields. Together with heard_epoch and the 16 B that the endpoint keeps before the
-  // session they begin a cache line, and end in the next one with the first members of `received_`.
+  // session they begin a cache line, and end in the next one with the first member of `received_`.
   uint64_t response_mask_ = 0;   ///< slots whose packet 0 must be sent
   uint64_t cancelled_mask_ = 0;  ///< slots whose cancel must be acknowledged
   uint64_t next_number_;
@@ -365,29 +365,29 @@ class TERN_API ServerSession {
   /// of two.
   ServerSlot** slots_ = &only_slot_;
   uint32_t slot_mask_ = 0;  ///< the number of these pointers minus 1
-  uint32_t due_ = 0;
+  uint8_t due_ = 0;
+  bool is_open_ = false;
+  uint8_t window_;
   uint32_t remote_key_;
   uint32_t payload_bytes_max_;
   ServerSlot* only_slot_ = nullptr;
-  NumberWindow received_;
-
+  [[no_unique_address]] NumberWindow received_;  // cr_echo_ is in its padding
+  uint32_t cr_echo_ = 0;      ///< largest packet number that had arrived at cr_since_ns_; low half
   uint64_t cr_since_ns_ = 0;  ///< arrival of the last packet for which a credit return is owed
-  uint64_t cr_echo_ = 0;      ///< largest packet number that had arrived at cr_since_ns_
   ServerPools& pools_;
-  ServerPath path_;
-  uint32_t local_key_;
   uint32_t lost_request_number_ = 0;
   uint32_t lost_echo_ = 0;
-  bool is_open_ = false;
-  uint8_t window_;
-  uint64_t heard_long_epoch_ = 0;
-  const uint32_t first_number_;  ///< first number of this side's packets, 24 bits
-  uint64_t long_bytes_sent_ = 0;
-  uint64_t long_bytes_received_ = 0;
 
   // Memory for a session with one call at a time, in one block with the session.
-  ServerSlot first_slot_;  ///< slot 0
+  ServerSlot first_slot_;  ///< slot 0; fills the third cache line
+
+  ServerPath path_;
+  uint64_t long_bytes_sent_ = 0;
+  uint64_t long_bytes_received_ = 0;
   RangeQueue ranges_;
+  uint32_t local_key_;
+  const uint32_t first_number_;  ///< first number of this side's packets, 24 bits
+  uint32_t heard_long_epoch_ = 0;
 };
 
 // ---- The common case, inline ----

@@ -119,7 +119,8 @@ TEST(CreditPolicy, a_fixed_limit_is_always_that) {
 TEST(CreditPolicy, more_that_are_heard_count_at_once_and_fewer_after_an_epoch) {
   CreditPolicy policy({.queue_packets = 4096, .downlink = kDownlink}, 0);
   uint64_t now = 0;
-  std::vector<uint64_t> notes(20), long_notes(20);
+  std::vector<uint64_t> notes(20);
+  std::vector<uint32_t> long_notes(20);
   const auto hear_long = [&](size_t sessions) {
     hear(policy, notes, sessions);
     policy.set_long_requests(sessions);
@@ -162,7 +163,7 @@ TEST(CreditPolicy, small_packets_are_more_on_the_same_link) {
   hear(policy, notes, 100);
   EXPECT_EQ(policy.limit(), 6);
   // A session with full packets gets the rest of the link.
-  uint64_t last = 0;
+  uint32_t last = 0;
   policy.set_long_requests(1);
   policy.hear_long(last);
   EXPECT_EQ(policy.limit(), (78'125 - 500 * 122 / 2) / kPacketBytes);
@@ -194,7 +195,8 @@ class Bottleneck {
     bool is_long = true;
     uint64_t think_ns = 0;  ///< time between an answer and the next packet; such a client has one packet in flight
     uint64_t answered = 0;
-    uint64_t heard = 0, heard_long = 0;
+    uint64_t heard = 0;
+    uint32_t heard_long = 0;
   };
 
   explicit Bottleneck(size_t degree) : clients(degree), policy_({.queue_packets = 4096, .downlink = kDownlink}, 0) {
