@@ -484,12 +484,8 @@ void ClientSessions::check_agenda() const {
 /// Checks the lists of a live session.
 void ClientSessions::check_lists(const Client* client) const {
   client->session.check_invariants();
-  if (client->session.state() == ClientSession::State::kOpen) {
-    // A session that waits for an answer has a timer.
-    if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting);
-  } else {
-    CHECK(client->opening() != nullptr);
-  }
+  if (client->session.state() != ClientSession::State::kOpen) CHECK(client->opening() != nullptr);
+  if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting);  // it has a timer
   if (client->is_asleep) CHECK(!client->is_ticking && client->session.sleeps_lightly());
   CHECK(client->has_queue(), ==, client->extras != nullptr && client->extras->queue != nullptr);
   CHECK(client->extras == nullptr || !client->extras->is_empty());
