@@ -75,7 +75,7 @@ struct ClientSlot {
   uint64_t ticket = 0;  ///< ticket of the last packet that refers to `request`
   detail::Buffer* response = nullptr;
   uint64_t deadline_ns = UINT64_MAX;  ///< ClientSession::set_deadline() writes it
-  Transfer* transfer = nullptr;  ///< kSending or kReceiving of more than one packet
+  Transfer* transfer = nullptr;       ///< kSending or kReceiving of more than one packet
   // The next cache line begins here.
   Continuation continuation;
   // The common case does not use the fields below.

@@ -372,8 +372,8 @@ class TERN_API ServerSession {
   uint32_t payload_bytes_max_;
   ServerSlot* only_slot_ = nullptr;
   [[no_unique_address]] NumberWindow received_;  // cr_echo_ is in its padding
-  uint32_t cr_echo_ = 0;      ///< largest packet number that had arrived at cr_since_ns_; low half
-  uint64_t cr_since_ns_ = 0;  ///< arrival of the last packet for which a credit return is owed
+  uint32_t cr_echo_ = 0;                         ///< largest packet number that had arrived at cr_since_ns_; low half
+  uint64_t cr_since_ns_ = 0;                     ///< arrival of the last packet for which a credit return is owed
   ServerPools& pools_;
   uint32_t lost_request_number_ = 0;
   uint32_t lost_echo_ = 0;
