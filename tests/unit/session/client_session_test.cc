@@ -3170,7 +3170,7 @@ class RestingClientTest : public ClientSessionTest {
 };
 
 TEST_F(RestingClientTest, record_of_a_session_at_rest_is_small) {
-  EXPECT_LE(sizeof(ClientSession), 368u);
+  EXPECT_LE(sizeof(ClientSession), 352u);
   open_for_rest(8);
   EXPECT_FALSE(session_->is_awake());
   EXPECT_EQ(pools_.controls.taken(), 0u);
