@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -110,7 +111,7 @@ class Management {
   bool answer_connect(EndpointName from, uint64_t token, wire::Refusal refusal, const SessionTerms& terms,
                       Duration now);
   void disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now);
-  void ask_liveness(EndpointName from, uint32_t local_key, Duration now);
+  void ask_liveness(EndpointName from, uint32_t local_key, Duration now);  ///< without memory the question is lost
 
   /// Takes a received datagram. A connect request is queued for on_time(), which is then due at once.
   void on_datagram(std::string_view from, std::span<const std::byte> bytes, Duration now);
@@ -154,8 +155,14 @@ class Management {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr Duration kNever = Duration::max();
-  /// The longest interval between two questions of a server whose confirmation is lost.
-  static constexpr Duration kConfirmIntervalMax = std::chrono::milliseconds(500);
+  /// The interval to the first repetition of a message. It doubles with each repetition, to at most `max`.
+  struct Intervals {
+    Duration first, max;
+  };
+  /// The client confirms at once, so the server asks only if the confirmation was lost.
+  static constexpr Intervals kConfirmIntervals{std::chrono::milliseconds(50), std::chrono::milliseconds(500)};
+  static constexpr Intervals kCloseIntervals{std::chrono::milliseconds(5), std::chrono::milliseconds(200)};
+  static constexpr Intervals kAskIntervals{std::chrono::milliseconds(10), std::chrono::milliseconds(100)};
 
   /// client:  kFree -> kConnecting -> kOpen -> kClosing -> kFree
   ///                        '-> kFree   '-> kFree (the peer closed it, or is gone)
@@ -195,13 +202,12 @@ class Management {
     bool is_sent = false;
     bool is_counted = false;  ///< the request is counted in Peer::requests_out
   };
-  /// A Nexus may have 20 000 sessions, so a session takes little memory. Its place in the two tables is 4 B each.
+  using Requests = std::map<uint32_t, Request>;
+  /// A Nexus may have a million sessions, so an open session takes little memory: `requests_` and `questions_` have
+  /// what only an unfinished step needs. The session's place in the two tables is 4 B each.
   struct Session {
-    uint64_t token = 0;                ///< token of the client's request
-    Duration until = kNever;           ///< kConnecting: end of this turn or of the request; kOpen: end of the question
-    std::unique_ptr<Request> request;  ///< null unless kConnecting
-    const Offer* offer = nullptr;      ///< server: in its endpoint's offers; null unless kUnconfirmed or kOpen
-    uint32_t generation = 1;           ///< generation of the record, which is a part of its cookie
+    uint64_t token = 0;       ///< token of the client's request
+    uint32_t generation = 1;  ///< generation of the record, which is a part of its cookie
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
     uint32_t previous_of_endpoint = kNone, next_of_endpoint = kNone;  ///< in the endpoint's list
@@ -209,19 +215,18 @@ class Management {
     uint32_t next_by_key = kNone;                                     ///< in sessions_by_key_
     uint32_t next_by_request = kNone;                                 ///< in sessions_by_request_
     uint32_t local_key = 0, remote_key = 0;
-    uint32_t payload_bytes_max = 0;  ///< server: our terms
-    uint32_t interval_us = 0;        ///< time to the next repetition
     uint16_t local_endpoint = 0, remote_endpoint = 0;
-    uint32_t first_number = 0;                         ///< server: our terms
-    uint32_t path_token = 0;                           ///< server: our terms
-    uint8_t window = 0, credits = 0, credit_unit = 0;  ///< server: our terms
+    // Server: our terms. They stay, because a late duplicate of the request gets the same answer (clause 7.3.5).
+    uint32_t payload_bytes_max = 0, first_number = 0, path_token = 0;
+    uint8_t window = 0, credits = 0, credit_unit = 0;
     uint8_t version = 0;
+    uint16_t offer = 0;       ///< server: index in its endpoint's offers, while kUnconfirmed or kOpen
+    uint8_t repetitions = 0;  ///< of the message that waits for an answer
     State state = State::kFree;
     bool is_client = false;
-    bool is_asking = false;                        ///< the endpoint waits for kLiveness
     wire::Refusal refusal = wire::Refusal::kNone;  ///< server: the answer to the request; kNone: accepted
   };
-  static_assert(sizeof(Session) <= 104, "tens of thousands of sessions have records");
+  static_assert(sizeof(Session) <= 80, "a million sessions have records");
   struct SessionName {
     uint32_t index, generation;
   };
@@ -282,7 +287,7 @@ class Management {
     Duration seen_at{};              ///< when that value was first read
     size_t asked = 0;                ///< sessions in kAsked
     /// Offers of the endpoint's sessions. An endpoint mostly makes only one.
-    std::vector<std::unique_ptr<const Offer>> offers;
+    std::vector<Offer> offers;
   };
   struct Timer {
     Duration at;
@@ -335,15 +340,16 @@ class Management {
 
   // -- management_connect.cc: the client side of the handshake --
 
-  Status begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint, std::unique_ptr<Request> request,
+  Status begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint, Requests::node_type request,
                        Duration now);
+  Request& request_of(uint32_t index) { return requests_.find(index)->second; }  ///< of a session in kConnecting
   void start_request(uint32_t index, Duration now);
   void start_waiting_requests(uint32_t peer, Duration now);
   void stop_counting(uint32_t index, Duration now);  ///< the request no longer counts in Peer::requests_out
   void send_request(uint32_t index);
-  void set_until(Session& session, Duration now) const;
+  Duration turn_end(const Request& request, Duration now) const;  ///< end of this turn, or of the request
   void on_connecting_time(uint32_t index, Duration now);
-  void note_turn(const Session& session) const;
+  void note_turn(uint32_t index);
   void try_next_address(uint32_t index, Duration now);
   Status no_answer(const Request& request) const;
   void on_cookie(const wire::ManagementMessage& m, Duration now);
@@ -365,7 +371,7 @@ class Management {
   uint32_t relation_begun(std::string_view from, Duration now);
   /// Returns the limit that refuses another session of that address; kNone: no limit refuses it.
   wire::Refusal limit_of(uint32_t peer, std::string_view from) const;
-  static const Offer* offer_of(LocalEndpoint& endpoint, const SessionTerms& terms);
+  static uint32_t offer_of(LocalEndpoint& endpoint, const SessionTerms& terms);
   void send_reply(uint32_t index);
   void send_cookie(std::string_view to, const wire::ManagementMessage& request, Duration now);
   void send_refusal(std::string_view to, const wire::ManagementMessage& request, wire::Refusal refusal);
@@ -432,12 +438,12 @@ class Management {
   bool reserve_timer();  ///< reserves space for one more record. False: no memory
   void arm_peer(uint32_t index, Duration at);
   void arm_session(uint32_t index, Duration at);
-  void repeat_later(uint32_t index, Duration interval_max, Duration now);
+  static Duration interval_of(const Session& session, const Intervals& intervals);
+  void repeat_later(uint32_t index, const Intervals& intervals, Duration now, Duration until = kNever);
   void arm(uint32_t place, Timer timer);
   void put_timer(size_t place, const Timer& timer);
   void move_timer(size_t place);
   void remove_timer(uint32_t place);
-  static uint32_t to_us(Duration duration) { return static_cast<uint32_t>(duration / std::chrono::microseconds(1)); }
 
   // -- management_check.cc --
 
@@ -468,6 +474,8 @@ class Management {
   base::StableVector<Session> sessions_;
   uint32_t free_sessions_ = kNone;
   size_t sessions_live_ = 0;
+  Requests requests_;                       ///< by session: the requests of those in kConnecting
+  std::map<uint32_t, Duration> questions_;  ///< by session: ends of the questions of ask_liveness() about open ones
   RecordIndex<Session, &Session::next_by_key> sessions_by_key_;          ///< kConnecting, kUnconfirmed, kOpen
   RecordIndex<Session, &Session::next_by_request> sessions_by_request_;  ///< server, all states; by token and peer
   std::vector<Timer> timers_;                       ///< a binary heap; at most one timer for each record

@@ -1,6 +1,5 @@
 // The server side of the handshake: requests, cookies, limits, and the endpoint's answer (docs/protocol.md, 7.3).
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -15,8 +14,8 @@ using wire::ManagementKind;
 using wire::ManagementMessage;
 using wire::Refusal;
 
-/// The client confirms at once, so the server asks only if the confirmation was lost.
-constexpr Duration kConfirmAfter = std::chrono::milliseconds(50);
+/// The most offers of one endpoint, which mostly has one address. Session::offer has 16 bits.
+constexpr size_t kOffersMax = 4096;
 
 /// Makes the reply to a client for which there is no session here.
 ManagementMessage reply_to_request(const ManagementMessage& request, ManagementKind kind) {
@@ -189,19 +188,19 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   if (refusal != Refusal::kNone) return refuse(refusal);
   wire::ManagementTerms offered;
   const bool is_known = find_key(from.id, false, terms.session_key) != kNone;
-  if (!to_wire(terms, offered) || offered.credits == 0 || is_known) {
-    // The terms cannot be encoded, or the key is taken. The endpoint's session ends, because the client never learns of
-    // it.
+  if (!to_wire(terms, offered) || offered.credits == 0 || is_known || endpoint->offers.size() >= kOffersMax) {
+    // The terms cannot be encoded, the key is taken, or there is no place for another offer. The endpoint's session
+    // ends, because the client never learns of it.
     ControlEvent event = event_of(session, ControlEvent::Kind::kDisconnected, {});
     event.local_key = terms.session_key;
     notify(from.id, std::move(event));
     return refuse(Refusal::kOther);
   }
-  const Offer* offer = offer_of(*endpoint, terms);
-  if (offer == nullptr) return false;
+  const uint32_t offer = offer_of(*endpoint, terms);
+  if (offer == kNone) return false;
   leave_keys(index);
   set_state(index, State::kUnconfirmed, now);
-  session.offer = offer;
+  session.offer = static_cast<uint16_t>(offer);
   session.local_key = terms.session_key;
   enter_keys(index);
   session.payload_bytes_max = terms.payload_bytes_max;
@@ -211,23 +210,21 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   session.path_token = terms.path_token;
   session.credit_unit = terms.credit_unit;
   send_reply(index);
-  session.interval_us = to_us(kConfirmAfter);
-  repeat_later(index, kConfirmIntervalMax, now);
+  repeat_later(index, kConfirmIntervals, now);
   return true;
 }
 
-/// Returns the endpoint's offer with the transport and address of these terms. Null: there is no memory.
-const Management::Offer* Management::offer_of(LocalEndpoint& endpoint, const SessionTerms& terms) {
-  for (const auto& offer : endpoint.offers) {
-    const AddressBytes& address = offer->address;
-    const bool is_it = offer->transport == terms.transport && address.size == terms.address.size &&
-                       address.bytes == terms.address.bytes;
-    if (is_it) return offer.get();
-  }
-  std::unique_ptr<const Offer> offer(new (std::nothrow) const Offer{terms.transport, terms.address});
-  if (offer == nullptr || !base::try_reserve(endpoint.offers, endpoint.offers.size() + 1)) return nullptr;
-  endpoint.offers.push_back(std::move(offer));
-  return endpoint.offers.back().get();
+/// Returns the index of the endpoint's offer with the transport and address of these terms. kNone: there is no memory.
+uint32_t Management::offer_of(LocalEndpoint& endpoint, const SessionTerms& terms) {
+  std::vector<Offer>& offers = endpoint.offers;
+  const auto found = std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) {
+    return offer.transport == terms.transport && offer.address.size == terms.address.size &&
+           offer.address.bytes == terms.address.bytes;
+  });
+  const auto index = static_cast<uint32_t>(found - offers.begin());
+  if (found != offers.end()) return index;
+  if (!base::try_grow([&] { offers.push_back({terms.transport, terms.address}); })) return kNone;
+  return index;
 }
 
 void Management::send_reply(uint32_t index) {
@@ -240,8 +237,9 @@ void Management::send_reply(uint32_t index) {
   m.code = refusal_code(m.refusal);
   if (m.refusal == Refusal::kNone) {
     SessionTerms terms;
-    terms.transport = session.offer->transport;
-    terms.address = session.offer->address;
+    const Offer& offer = endpoints_.find(session.local_endpoint)->second.offers[session.offer];
+    terms.transport = offer.transport;
+    terms.address = offer.address;
     terms.session_key = session.local_key;
     terms.endpoint_id = session.local_endpoint;
     terms.payload_bytes_max = session.payload_bytes_max;

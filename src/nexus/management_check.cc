@@ -20,7 +20,7 @@ Management::Census Management::census() const {
 }
 
 void Management::check_sessions() const {
-  size_t live = 0, keyed = 0, requested = 0;
+  size_t live = 0, keyed = 0, requested = 0, requesting = 0, asking = 0;
   for (uint32_t index = 0; index < sessions_.size(); index++) {
     const Session& session = sessions_[index];
     if (session.state == State::kFree) continue;
@@ -32,18 +32,24 @@ void Management::check_sessions() const {
     requested += !session.is_client;
     if (is_keyed) CHECK(find_key(session.local_endpoint, session.is_client, session.local_key), ==, index);
     if (!session.is_client) CHECK(find_request(session.token, session.peer), ==, index);
-    const bool has_offer =
-        !session.is_client && (session.state == State::kUnconfirmed || session.state == State::kOpen);
-    CHECK(session.offer != nullptr, ==, has_offer);
+    requesting += session.state == State::kConnecting;
+    asking += questions_.contains(index);
+    CHECK(requests_.contains(index), ==, session.state == State::kConnecting);
+    if (questions_.contains(index)) CHECK(session.is_client && session.state == State::kOpen);
+    if (!session.is_client && (session.state == State::kUnconfirmed || session.state == State::kOpen)) {
+      CHECK(session.offer, <, endpoints_.at(session.local_endpoint).offers.size());
+    }
     const bool needs_timer = session.state == State::kConnecting || session.state == State::kUnconfirmed ||
                              session.state == State::kClosing || session.state == State::kClosed ||
-                             (session.state == State::kOpen && session.is_asking);
+                             questions_.contains(index);
     CHECK((session.timer_place != kNone), ==, needs_timer);
     if (is_watched(session.state)) CHECK(peers_[session.peer].remote_run, !=, 0u);
   }
   CHECK(live, ==, sessions_live_);
   CHECK(keyed, ==, sessions_by_key_.size());
   CHECK(requested, ==, sessions_by_request_.size());
+  CHECK(requesting, ==, requests_.size());
+  CHECK(asking, ==, questions_.size());
 }
 
 void Management::check_timers() const {

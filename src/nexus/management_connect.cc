@@ -1,7 +1,6 @@
 // The client side of the handshake: requests, their turns over a server's addresses, and the replies (docs/protocol.md,
 // 7.3).
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "base/status_text.h"
@@ -39,22 +38,23 @@ bool Management::connect(EndpointName from, std::span<const AddressText> address
   if (find_endpoint(from) == nullptr) return true;
   if (!reserve_notices()) return false;
   const auto begin = [&]() -> Status {
-    std::unique_ptr<Request> request(new (std::nothrow) Request);
+    Requests made;
     const size_t count = std::min(addresses.size(), kTargetsMax);
-    if (request == nullptr || !base::try_grow([&] { request->targets.resize(count); })) return kNoMemory;
-    for (size_t i = 0; i < count; i++) request->targets[i].address = addresses[i];
-    if (count == 0 || !to_wire(terms, request->terms) || find_local(from, terms.session_key, true) != kNone) {
+    if (!base::try_grow([&] { made[0].targets.resize(count); })) return kNoMemory;
+    Request& request = made[0];
+    for (size_t i = 0; i < count; i++) request.targets[i].address = addresses[i];
+    if (count == 0 || !to_wire(terms, request.terms) || find_local(from, terms.session_key, true) != kNone) {
       return {Code::kMisuse, "session terms out of range, or a session key that is in use"};
     }
     // The first address to try is one at which a peer is known.
     for (size_t i = count; i-- > 0;) {
       const uint32_t peer = first_peer_at(addresses[i]);
-      if (peer != kNone && peers_[peer].remote_run != 0) request->target = i;
+      if (peer != kNone && peers_[peer].remote_run != 0) request.target = i;
     }
-    request->terms.endpoint_id = from.id;
-    request->timeout = std::clamp(timeout, Duration(0), kTimeoutMax);
-    request->over_at = awake(now) + request->timeout;
-    return begin_request(from.id, terms.session_key, peer_endpoint, std::move(request), now);
+    request.terms.endpoint_id = from.id;
+    request.timeout = std::clamp(timeout, Duration(0), kTimeoutMax);
+    request.over_at = awake(now) + request.timeout;
+    return begin_request(from.id, terms.session_key, peer_endpoint, made.extract(made.begin()), now);
   };
   const Status status = begin();
   if (status.ok()) return true;
@@ -68,10 +68,10 @@ bool Management::connect(EndpointName from, std::span<const AddressText> address
   return true;
 }
 
-/// If the status is not ok, nothing has changed.
+/// Takes the node of a request, so that it needs no memory for it. If the status is not ok, nothing has changed.
 Status Management::begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint,
-                                 std::unique_ptr<Request> request, Duration now) {
-  const AddressText& address = request->targets[request->target].address;
+                                 Requests::node_type request, Duration now) {
+  const AddressText& address = request.mapped().targets[request.mapped().target].address;
   uint32_t peer = first_peer_at(address);
   const bool is_full =
       sessions_live_ >= options_.sessions_max || (peer == kNone && peers_by_run_.size() >= options_.peers_max);
@@ -87,29 +87,26 @@ Status Management::begin_request(uint16_t endpoint, uint32_t local_key, uint16_t
   session.remote_endpoint = peer_endpoint;
   session.local_key = local_key;
   enter_keys(index);
-  session.request = std::move(request);
-  session.interval_us = to_us(options_.retry_min);
-  set_until(session, now);
+  request.key() = index;
+  const Request& begun = requests_.insert(std::move(request)).position->second;
   peers_[peer].waiting.push_back({index, session.generation});
   start_waiting_requests(peer, now);
-  if (!session.request->is_sent) arm_session(index, session.until);
+  if (!begun.is_sent) arm_session(index, turn_end(begun, now));
   return {};
 }
 
 void Management::start_request(uint32_t index, Duration now) {
-  Session& session = sessions_[index];
-  Request& request = *session.request;
+  Request& request = request_of(index);
   request.is_sent = true;
   request.is_counted = true;
   request.sent_at = now;
-  peers_[session.peer].requests_out++;
+  peers_[sessions_[index].peer].requests_out++;
   if (request.turns == 0) request.over_at = awake(now) + request.timeout;
   if (request.targets.size() > 1) {
     request.turn_until = now + kTurn * (1 << std::min<size_t>(request.turns / request.targets.size(), 6));
   }
-  set_until(session, now);
   send_request(index);
-  repeat_later(index, options_.retry_max, now);
+  repeat_later(index, {options_.retry_min, options_.retry_max}, now, turn_end(request, now));
 }
 
 void Management::start_waiting_requests(uint32_t peer_index, Duration now) {
@@ -125,10 +122,11 @@ void Management::start_waiting_requests(uint32_t peer_index, Duration now) {
 }
 
 void Management::stop_counting(uint32_t index, Duration now) {
-  Session& session = sessions_[index];
-  if (session.request == nullptr || !std::exchange(session.request->is_counted, false)) return;
-  peers_[session.peer].requests_out--;
-  start_waiting_requests(session.peer, now);
+  const auto request = requests_.find(index);
+  if (request == requests_.end() || !std::exchange(request->second.is_counted, false)) return;
+  const uint32_t peer = sessions_[index].peer;
+  peers_[peer].requests_out--;
+  start_waiting_requests(peer, now);
 }
 
 void Management::send_request(uint32_t index) {
@@ -137,44 +135,44 @@ void Management::send_request(uint32_t index) {
   m.version_min = options_.version_min;
   m.version_max = options_.version_max;
   m.to_endpoint = session.remote_endpoint;
-  m.terms = session.request->terms;
-  m.cookie = session.request->cookie;
+  const Request& request = request_of(index);
+  m.terms = request.terms;
+  m.cookie = request.cookie;
   send(peers_[session.peer].address, m);
 }
 
-/// Sets the time at which the record's timer ends the turn of this address, or the whole request.
-void Management::set_until(Session& session, Duration now) const {
-  const Request& request = *session.request;
-  session.until = std::min(now + (request.over_at - awake(now)), request.is_sent ? request.turn_until : kNever);
+Duration Management::turn_end(const Request& request, Duration now) const {
+  return std::min(now + (request.over_at - awake(now)), request.is_sent ? request.turn_until : kNever);
 }
 
 void Management::on_connecting_time(uint32_t index, Duration now) {
-  Session& session = sessions_[index];
-  Request& request = *session.request;
+  const Session& session = sessions_[index];
+  Request& request = request_of(index);
   // A request that waits for its turn does not count as unanswered as long as the peer answers other requests.
   if (!request.is_sent) {
     request.over_at = std::max(request.over_at, peers_[session.peer].answered_at + request.timeout);
   }
   if (awake(now) >= request.over_at) {
-    note_turn(session);
+    note_turn(index);
     return conclude_connect(index, no_answer(request), now);
   }
   if (request.is_sent && now >= request.turn_until) return try_next_address(index, now);
-  set_until(session, now);
-  if (!request.is_sent) return arm_session(index, session.until);
+  const Duration until = turn_end(request, now);
+  if (!request.is_sent) return arm_session(index, until);
   send_request(index);
   // From here on, a request that its endpoint does not answer no longer delays the requests to other endpoints of the
   // peer.
-  if (session.interval_us >= to_us(options_.retry_max)) stop_counting(index, now);
-  repeat_later(index, options_.retry_max, now);
+  const Intervals intervals{options_.retry_min, options_.retry_max};
+  if (interval_of(session, intervals) >= intervals.max) stop_counting(index, now);
+  repeat_later(index, intervals, now, until);
 }
 
 // ---- Addresses that do not answer ----
 
 /// Records why the address whose turn is over did not answer, if a hint has come.
-void Management::note_turn(const Session& session) const {
-  Request& request = *session.request;
-  const Peer& peer = peers_[session.peer];
+void Management::note_turn(uint32_t index) {
+  Request& request = request_of(index);
+  const Peer& peer = peers_[sessions_[index].peer];
   if (request.is_sent && peer.unreachable_at >= request.sent_at) {
     request.targets[request.target].why = peer.unreachable;
   }
@@ -182,20 +180,21 @@ void Management::note_turn(const Session& session) const {
 
 /// Begins a new request under another token, so that late answers to the old request are undone (clause 7.3.6).
 void Management::try_next_address(uint32_t index, Duration now) {
-  Session& session = sessions_[index];
-  note_turn(session);
+  note_turn(index);
   stop_counting(index, now);
-  std::unique_ptr<Request> request = std::move(session.request);
-  request->turns++;
-  request->target = (request->target + 1) % request->targets.size();
-  request->is_sent = false;
-  request->cookie = 0;
-  request->cookies_taken = 0;
+  Requests::node_type node = requests_.extract(index);
+  Request& request = node.mapped();
+  request.turns++;
+  request.target = (request.target + 1) % request.targets.size();
+  request.is_sent = false;
+  request.cookie = 0;
+  request.cookies_taken = 0;
+  const Session& session = sessions_[index];
   const uint16_t endpoint = session.local_endpoint, peer_endpoint = session.remote_endpoint;
   const uint32_t local_key = session.local_key;
   ControlEvent event = event_of(session, ControlEvent::Kind::kConnectResult, {});
   free_session(index, now);
-  event.status = begin_request(endpoint, local_key, peer_endpoint, std::move(request), now);
+  event.status = begin_request(endpoint, local_key, peer_endpoint, std::move(node), now);
   if (!event.status.ok()) notify(endpoint, std::move(event));
 }
 
@@ -210,9 +209,9 @@ void Management::on_unreachable(std::string_view to, Unreachable why, Duration n
     for (uint32_t index = peer.first_session, next; index != kNone && looked_at < kHintedMax; index = next) {
       next = sessions_[index].next;
       looked_at++;
-      const Session& session = sessions_[index];
-      if (session.state != State::kConnecting || !session.request->is_sent) continue;
-      if (session.request->turns + 1 >= session.request->targets.size()) continue;
+      if (sessions_[index].state != State::kConnecting) continue;
+      const Request& request = request_of(index);
+      if (!request.is_sent || request.turns + 1 >= request.targets.size()) continue;
       if (!reserve_notices()) return;  // each request that cannot go on is told to its endpoint
       try_next_address(index, now);
     }
@@ -285,7 +284,7 @@ void Management::on_cookie(const ManagementMessage& m, Duration now) {
     return;
   }
   peers_[sessions_[index].peer].answered_at = awake(now);
-  Request& request = *sessions_[index].request;
+  Request& request = request_of(index);
   if (request.cookie == m.cookie) return;
   request.cookie = m.cookie;
   if (request.cookies_taken >= kCookiesMax) return;
@@ -318,7 +317,7 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
     return probe(session.peer, now);
   }
   const bool is_version_offered = m.version_min >= options_.version_min && m.version_min <= options_.version_max;
-  if (!is_version_offered || m.terms.transport_name() != session.request->terms.transport_name()) {
+  if (!is_version_offered || m.terms.transport_name() != request_of(index).terms.transport_name()) {
     send_unwanted(from, m);
     if (!is_version_offered) return refuse_version(index, m.version_min, now);
     return conclude_connect(index, refusal_status(Refusal::kTransportMismatch), now);
@@ -327,8 +326,6 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   peer.is_proven = true;
   set_state(index, State::kOpen, now);
   arm_session(index, kNever);
-  session.until = kNever;
-  session.request.reset();
   session.remote_key = m.terms.session_key;
   session.version = m.version_min;
   send_about(index, ManagementKind::kConfirm);

@@ -288,8 +288,8 @@ void Management::peer_gone(uint32_t index, const Status& status, Duration now) {
     Session& session = sessions_[at];
     next = session.next;
     if (session.state == State::kConnecting) {
-      if (!session.request->is_sent) continue;
-      session.interval_us = to_us(options_.retry_min);
+      if (!request_of(at).is_sent) continue;
+      session.repetitions = 0;
       arm_session(at, now);
       continue;
     }

@@ -14,10 +14,6 @@ using wire::ManagementKind;
 using wire::ManagementMessage;
 using wire::Refusal;
 
-constexpr Duration kCloseAfter = std::chrono::milliseconds(5);
-constexpr Duration kCloseIntervalMax = std::chrono::milliseconds(200);
-constexpr Duration kAskAfter = std::chrono::milliseconds(10);
-constexpr Duration kAskIntervalMax = std::chrono::milliseconds(100);
 /// A question about a session ends after this many liveness timeouts, because the peer's thread may get no CPU. The
 /// endpoint waits for the answer that long.
 constexpr int kTimeoutsOfAsking = 4;
@@ -81,7 +77,12 @@ uint32_t Management::new_session(uint32_t peer_index, uint16_t local_endpoint, S
 void Management::set_state(uint32_t index, State state, Duration now) {
   Session& session = sessions_[index];
   Peer& peer = peers_[session.peer];
-  if (session.state == State::kConnecting) stop_counting(index, now);
+  if (session.state == State::kConnecting) {
+    stop_counting(index, now);
+    requests_.erase(index);
+  }
+  if (session.state == State::kOpen && session.is_client) questions_.erase(index);
+  session.repetitions = 0;
   if (is_watched(session.state)) peer.watched--;
   if (is_believed(session.state) != is_believed(state)) {
     LocalEndpoint& endpoint = endpoints_.find(session.local_endpoint)->second;
@@ -135,8 +136,6 @@ void Management::free_session(uint32_t index, Duration now) {
   }
   session.generation++;
   arm_session(index, kNever);
-  session.request.reset();
-  session.offer = nullptr;
   session.next = free_sessions_;
   free_sessions_ = index;
   sessions_live_--;
@@ -147,40 +146,36 @@ void Management::end_session(uint32_t index, Duration now) {
   if (session.is_client) return free_session(index, now);
   leave_keys(index);
   set_state(index, State::kClosed, now);
-  session.offer = nullptr;
   if (session.refusal == Refusal::kNone) session.refusal = Refusal::kSessionClosed;
   arm_session(index, now + options_.linger);
 }
 
 void Management::begin_closing(uint32_t index, Duration now) {
-  Session& session = sessions_[index];
   leave_keys(index);
   set_state(index, State::kClosing, now);
-  session.offer = nullptr;
-  session.until = kNever;
-  session.interval_us = to_us(kCloseAfter);
   send_about(index, ManagementKind::kDisconnect);
-  repeat_later(index, kCloseIntervalMax, now);
+  repeat_later(index, kCloseIntervals, now);
 }
 
 void Management::on_session_time(uint32_t index, Duration now) {
-  Session& session = sessions_[index];
-  switch (session.state) {
+  switch (sessions_[index].state) {
     case State::kConnecting:
       return on_connecting_time(index, now);
     case State::kUnconfirmed:
       send_about(index, ManagementKind::kAsk);
-      return repeat_later(index, kConfirmIntervalMax, now);
-    case State::kOpen:
-      if (now >= session.until) {
-        session.is_asking = false;
+      return repeat_later(index, kConfirmIntervals, now);
+    case State::kOpen: {
+      const auto question = questions_.find(index);
+      if (now >= question->second) {
+        questions_.erase(question);
         return;
       }
       send_about(index, ManagementKind::kAsk);
-      return repeat_later(index, kAskIntervalMax, now);
+      return repeat_later(index, kAskIntervals, now, question->second);
+    }
     case State::kClosing:
       send_about(index, ManagementKind::kDisconnect);
-      return repeat_later(index, kCloseIntervalMax, now);
+      return repeat_later(index, kCloseIntervals, now);
     case State::kClosed:
       return free_session(index, now);
     case State::kFree:
@@ -238,13 +233,15 @@ void Management::disconnect(EndpointName from, uint32_t local_key, bool is_clien
 void Management::ask_liveness(EndpointName from, uint32_t local_key, Duration now) {
   see(now);
   const uint32_t index = find_local(from, local_key, true);
-  if (index == kNone || sessions_[index].state != State::kOpen || sessions_[index].is_asking) return;
-  Session& session = sessions_[index];
-  session.is_asking = true;
-  session.until = now + kTimeoutsOfAsking * options_.liveness_timeout;
-  session.interval_us = to_us(kAskAfter);
+  if (index == kNone || sessions_[index].state != State::kOpen || questions_.contains(index)) return;
+  const Duration until = now + kTimeoutsOfAsking * options_.liveness_timeout;
+  if (!base::try_grow([&] { questions_.emplace(index, until); })) {
+    counters_.no_memory++;
+    return;
+  }
+  sessions_[index].repetitions = 0;
   send_about(index, ManagementKind::kAsk);
-  repeat_later(index, kAskIntervalMax, now);
+  repeat_later(index, kAskIntervals, now, until);
 }
 
 // ---- Messages of peers ----
@@ -322,8 +319,7 @@ void Management::on_answer(const ManagementMessage& m, Duration now) {
     }
     set_state(index, State::kOpen, now);
     arm_session(index, kNever);
-  } else if (session.state == State::kOpen && session.is_asking) {
-    session.is_asking = false;
+  } else if (questions_.erase(index) != 0) {
     arm_session(index, kNever);
     ControlEvent event = event_of(session, ControlEvent::Kind::kLiveness, {});
     event.liveness = liveness;

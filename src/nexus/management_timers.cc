@@ -7,6 +7,11 @@
 
 namespace tern::nexus {
 
+namespace {
+/// An interval doubles at most this many times. No interval needs more, and none overflows.
+constexpr int kDoublingsMax = 16;
+}  // namespace
+
 bool Management::reserve_timer() { return base::try_reserve(timers_, peers_.size() + sessions_.size() + 1); }
 
 void Management::arm_peer(uint32_t index, Duration at) { arm(peers_[index].timer_place, {at, index, true}); }
@@ -60,15 +65,19 @@ void Management::remove_timer(uint32_t place) {
   move_timer(place);
 }
 
-/// Arms the timer for the next repetition, then doubles the interval. A jitter of a quarter keeps many sessions from
+Duration Management::interval_of(const Session& session, const Intervals& intervals) {
+  return std::min(intervals.first * (1 << std::min<int>(session.repetitions, kDoublingsMax)), intervals.max);
+}
+
+/// Arms the timer for the next repetition, but not after `until`. A jitter of a quarter keeps many sessions from
 /// repeating in step.
-void Management::repeat_later(uint32_t index, Duration interval_max, Duration now) {
+void Management::repeat_later(uint32_t index, const Intervals& intervals, Duration now, Duration until) {
   Session& session = sessions_[index];
-  const Duration interval = std::chrono::microseconds(session.interval_us);
+  const Duration interval = interval_of(session, intervals);
   const uint64_t spread = static_cast<uint64_t>(interval.count()) / 2 + 1;
   const Duration jittered = interval * 3 / 4 + Duration(static_cast<int64_t>(random() % spread));
-  session.interval_us = to_us(std::min(2 * interval, interval_max));
-  arm_session(index, std::min(now + jittered, session.until));
+  session.repetitions = static_cast<uint8_t>(std::min<int>(session.repetitions + 1, kDoublingsMax));
+  arm_session(index, std::min(now + jittered, until));
 }
 
 }  // namespace tern::nexus

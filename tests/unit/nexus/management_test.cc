@@ -60,6 +60,50 @@ TEST_F(ManagementTest, connect__duplicate_is_asked_once_and_gets_the_same_answer
   world.expect_settled();
 }
 
+TEST_F(ManagementTest, connect__a_repetition_is_answered_by_the_state_of_the_servers_session) {
+  server().away_until = world.now() + milliseconds(10);
+  world.drops = {wire::ManagementKind::kConfirm, wire::ManagementKind::kDisconnectAck};
+  const uint32_t key = world.connect(kA, kClient, kB, kServer);
+  world.run_for(milliseconds(5));
+  const auto request = world.last_of_kind(wire::ManagementKind::kConnectRequest);
+  const auto answer = [&] {
+    const size_t before = world.sent_of_kind(wire::ManagementKind::kConnectReply);
+    world.inject(world.host(kA).address, kB, request);
+    world.run_for(milliseconds(1));
+    const bool is_one = world.sent_of_kind(wire::ManagementKind::kConnectReply) == before + 1;
+    return is_one ? world.last_of_kind(wire::ManagementKind::kConnectReply) : std::vector<std::byte>();
+  };
+  EXPECT_TRUE(answer().empty());  // the endpoint has not answered yet
+  world.run_for(milliseconds(10));
+  const auto accepted = world.last_of_kind(wire::ManagementKind::kConnectReply);
+  ASSERT_TRUE(client().client.contains(key));
+  EXPECT_EQ(answer(), accepted);  // not confirmed
+  world.drops.erase(wire::ManagementKind::kConfirm);
+  EXPECT_EQ(answer(), accepted);  // the client confirms this answer
+  EXPECT_EQ(answer(), accepted);  // open
+  world.run_for(milliseconds(100));
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kAsk), 0u);
+  world.disconnect(kB, kServer, server().server.begin()->first, false);
+  const auto closed = answer();  // closing
+  wire::ManagementMessage reply;
+  ASSERT_EQ(wire::parse_management(closed, reply), wire::ManagementDrop::kNone);
+  EXPECT_EQ(reply.refusal, wire::Refusal::kSessionClosed);
+  world.drops.clear();
+  world.run_for(milliseconds(10));
+  EXPECT_EQ(answer(), closed);  // closed
+  EXPECT_EQ(server().requests_seen, 1u);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, answer_connect__more_addresses_than_offers_is_refused) {
+  server().moves = true;
+  for (int i = 0; i < 4100; i++) world.connect(kA, kClient, kB, kServer);
+  world.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(client().client.size(), 4096u);
+  EXPECT_EQ(client().log.back().refusal, wire::Refusal::kOther);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, connect__waits_for_a_slow_endpoint_and_asks_it_once) {
   server().lag_max = milliseconds(300);
   const uint32_t key = world.connect(kA, kClient, kB, kServer);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -47,6 +48,7 @@ struct ModelEndpoint {
   size_t requests_seen = 0;
   bool hears_data = false;  ///< receives data of all peers all the time
   Duration away_until{0};   ///< until then its thread is in a handler or does not run its loop
+  bool moves = false;       ///< offers another address with each session
 };
 
 struct Host {
@@ -396,7 +398,10 @@ class World {
         } else {
           const uint32_t key = e.next_key++;
           e.server[key] = {event.terms.session_key, event.peer};
-          const SessionTerms offer = terms(key);
+          SessionTerms offer = terms(key);
+          offer.first_number = key & 0xffffff;
+          offer.path_token = key >> 1;
+          if (e.moves) std::memcpy(offer.address.bytes.data(), &key, sizeof(key));
           until_done([&] { return hosts_[i].machine->answer_connect(e.name, event.token, {}, offer, now_); });
         }
         pump(i);

@@ -61,6 +61,33 @@ TEST(NoMemory, on_unreachable__many_sessions_have_another_address) {
   EXPECT_TRUE(world.endpoint(0, 1).connecting.empty());
 }
 
+TEST(NoMemory, ask_liveness__loses_the_question_and_takes_the_next) {
+  World world(3, 2);
+  world.add_endpoint(0, 1);
+  world.add_endpoint(1, 2);
+  const uint32_t key = world.connect(0, 1, 1, 2);
+  world.run_for(milliseconds(5));
+  Management& machine = *world.host(0).machine;
+  const uint64_t shortages_before = machine.counters().no_memory;
+  const auto liveness_heard = [&] {
+    world.run_for(milliseconds(5));
+    return world.endpoint(0, 1).log.back().kind == ControlEvent::Kind::kLiveness;
+  };
+  shortage = {};
+  shortage.once = 1;
+  shortage.is_on = true;
+  machine.ask_liveness(world.endpoint(0, 1).name, key, world.now());
+  shortage.is_on = false;
+  EXPECT_EQ(shortage.failed, 1u);
+  EXPECT_EQ(machine.counters().no_memory, shortages_before + 1);
+  EXPECT_FALSE(liveness_heard());
+  machine.check_invariants();
+  machine.ask_liveness(world.endpoint(0, 1).name, key, world.now());
+  world.run_for(milliseconds(20));
+  EXPECT_TRUE(liveness_heard());
+  world.expect_settled();
+}
+
 /// A minimal environment: pass() advances the time and delivers the datagrams.
 class Bench final : public Environment {
  public:
