@@ -58,9 +58,11 @@ void Management::remove_endpoint(EndpointName name, Duration now) {
   see(now);
   LocalEndpoint* endpoint = find_endpoint(name);
   if (endpoint == nullptr) return;
-  while (endpoint->first_session != kNone) {  // each case takes the session off the list
-    const uint32_t index = endpoint->first_session;
-    switch (sessions_[index].state) {
+  // An endpoint ends its sessions before (NexusCore::remove_endpoint()). At most the last few are searched for.
+  for (auto index = static_cast<uint32_t>(sessions_.size()); endpoint->believed > 0;) {
+    const Session& session = sessions_[--index];
+    if (session.local_endpoint != name.id || !is_believed(session.state)) continue;
+    switch (session.state) {
       case State::kConnecting:
         free_session(index, now);
         break;

@@ -210,10 +210,9 @@ class Management {
     uint32_t generation = 1;  ///< generation of the record, which is a part of its cookie
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
-    uint32_t previous_of_endpoint = kNone, next_of_endpoint = kNone;  ///< in the endpoint's list
-    uint32_t timer_place = kNone;                                     ///< in timers_; kNone: the timer is not armed
-    uint32_t next_by_key = kNone;                                     ///< in sessions_by_key_
-    uint32_t next_by_request = kNone;                                 ///< in sessions_by_request_
+    uint32_t timer_place = kNone;             ///< in timers_; kNone: the timer is not armed
+    uint32_t next_by_key = kNone;             ///< in sessions_by_key_
+    uint32_t next_by_request = kNone;         ///< in sessions_by_request_
     uint32_t local_key = 0, remote_key = 0;
     uint16_t local_endpoint = 0, remote_endpoint = 0;
     // Server: our terms. They stay, because a late duplicate of the request gets the same answer (clause 7.3.5).
@@ -226,7 +225,7 @@ class Management {
     bool is_client = false;
     wire::Refusal refusal = wire::Refusal::kNone;  ///< server: the answer to the request; kNone: accepted
   };
-  static_assert(sizeof(Session) <= 80, "a million sessions have records");
+  static_assert(sizeof(Session) <= 72, "a million sessions have records");
   struct SessionName {
     uint32_t index, generation;
   };
@@ -281,11 +280,11 @@ class Management {
   struct LocalEndpoint {
     uint64_t registration = 0;
     TransportName transport;
-    uint32_t first_session = kNone;  ///< first in its list of believed sessions
-    uint64_t told_mark = 0;          ///< the value of told_mark_ at the last notice to this endpoint
-    uint64_t seen_iteration = 0;     ///< EndpointPort::iteration when it was read last
-    Duration seen_at{};              ///< when that value was first read
-    size_t asked = 0;                ///< sessions in kAsked
+    size_t believed = 0;          ///< sessions in a believed state
+    uint64_t told_mark = 0;       ///< the value of told_mark_ at the last notice to this endpoint
+    uint64_t seen_iteration = 0;  ///< EndpointPort::iteration when it was read last
+    Duration seen_at{};           ///< when that value was first read
+    size_t asked = 0;             ///< sessions in kAsked
     /// Offers of the endpoint's sessions. An endpoint mostly makes only one.
     std::vector<Offer> offers;
   };

@@ -97,20 +97,18 @@ void Management::check_shares() const {
   }
   CHECK(total.relations, ==, peers_by_run_.size());
   CHECK(total.sessions, ==, sessions_by_request_.size());
-  size_t asked = 0, waiting = 0, believed = 0, believed_by = 0;
+  size_t asked = 0, waiting = 0;
+  std::unordered_map<uint16_t, size_t> believed;
   for (const auto& [id, endpoint] : endpoints_) {
     asked += endpoint.asked;
-    for (uint32_t at = endpoint.first_session; at != kNone; at = sessions_[at].next_of_endpoint) {
-      CHECK(sessions_[at].local_endpoint, ==, id);
-      believed_by++;
-    }
+    believed[id] = endpoint.believed;
   }
   sessions_.for_each([&](const Session& session) {
     waiting += session.state == State::kAsked;
-    believed += is_believed(session.state);
+    if (is_believed(session.state)) CHECK(believed[session.local_endpoint]--, >, 0u);
   });
   CHECK(total.asked, ==, asked);
-  CHECK(believed, ==, believed_by);
+  for (const auto& [id, left] : believed) CHECK(left, ==, 0u);
   CHECK(asked, ==, waiting);
 }
 

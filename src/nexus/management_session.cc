@@ -85,15 +85,11 @@ void Management::set_state(uint32_t index, State state, Duration now) {
   session.repetitions = 0;
   if (is_watched(session.state)) peer.watched--;
   if (is_believed(session.state) != is_believed(state)) {
-    LocalEndpoint& endpoint = endpoints_.find(session.local_endpoint)->second;
+    size_t& believed = endpoints_.find(session.local_endpoint)->second.believed;
     if (is_believed(state)) {
-      session.previous_of_endpoint = kNone;
-      session.next_of_endpoint = std::exchange(endpoint.first_session, index);
-      if (session.next_of_endpoint != kNone) sessions_[session.next_of_endpoint].previous_of_endpoint = index;
+      believed++;
     } else {
-      const uint32_t previous = session.previous_of_endpoint, next = session.next_of_endpoint;
-      (previous == kNone ? endpoint.first_session : sessions_[previous].next_of_endpoint) = next;
-      if (next != kNone) sessions_[next].previous_of_endpoint = previous;
+      believed--;
     }
   }
   session.state = state;

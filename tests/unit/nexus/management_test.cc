@@ -462,6 +462,19 @@ TEST_F(ManagementTest, endpoint__removal_tells_peers_and_refuses_waiting_clients
   world.expect_settled();
 }
 
+TEST_F(ManagementTest, endpoint__removal_ends_no_session_of_another_endpoint) {
+  constexpr uint16_t kOther = 3;
+  world.add_endpoint(kB, kOther);
+  for (int i = 0; i < 10; i++) world.connect(kA, kClient, kB, i % 3 == 0 ? kOther : kServer);
+  world.run_for(milliseconds(5));
+  ASSERT_EQ(client().client.size(), 10u);
+  world.remove_endpoint(kB, kServer);
+  world.run_for(milliseconds(50));
+  EXPECT_EQ(client().client.size(), 4u);
+  EXPECT_EQ(world.endpoint(kB, kOther).server.size(), 4u);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, endpoint__removal_with_many_sessions_keeps_few_datagrams) {
   for (int i = 0; i < 1000; i++) world.connect(kA, kClient, kB, kServer);
   world.run_for(milliseconds(200));
