@@ -120,7 +120,7 @@ struct alignas(64) Client {
   bool is_replaced : 1 = false;        ///< is_dead: the session lives on in another Client
   bool is_refused : 1 = false;         ///< the server has refused it
   bool is_backing_off : 1 = false;     ///< in ClientSessions::backing_off_: the Nexus was not asked yet
-  uint64_t packets_shown = 0;          ///< packets sent and received up to Publisher's last look
+  uint32_t packets_shown = 0;          ///< packets sent and received up to Publisher's last look; low half
 
   // Bits of `looks`:
   static constexpr uint8_t kIsUnlisted = 1;  ///< the session is not on the list to send
@@ -175,6 +175,6 @@ struct alignas(64) Client {
     end_queue_if_empty();
   }
 };
-static_assert(sizeof(Client) <= 448, "an endpoint may have tens of thousands");
+static_assert(sizeof(Client) <= 448, "an endpoint may have a million");
 
 }  // namespace tern::rpc

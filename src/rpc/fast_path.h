@@ -57,7 +57,6 @@ namespace tern::rpc {
   session::ClientSlot* slot = client->session.try_begin(request, response, static_cast<uint16_t>(type));
   if (slot == nullptr) [[unlikely]]
     return start_call_slow(session, type, request, response, Duration::max());
-  slot->deadline_ns = UINT64_MAX;
   slot->call_sequence = client_sessions_.next_call_sequence();
   const StartedCall call = {&slot->continuation, ClientSessions::call_id(session.name, slot->call_sequence)};
   return client->is_listed_to_send() ? call : list_to_send(client, call);

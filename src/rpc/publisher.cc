@@ -96,7 +96,7 @@ bool Publisher::look(const Sessions& sessions) {
   place_ = sessions.visit(place_, kPlacesPerStep, [&](uint64_t name, auto* session) {
     const auto packets = static_cast<uint32_t>(session->session.packets_sent() + session->session.packets_received());
     // A session that begins its handshake anew counts its packets from 0 again, as it does after 2^32 packets.
-    const auto before = static_cast<uint32_t>(std::exchange(session->packets_shown, packets));
+    const uint32_t before = std::exchange(session->packets_shown, packets);
     const uint32_t recent = packets - std::min(packets, before);
     if (count_ < page::kSessionsMax || recent > (*candidates_)[heap_[0]].packets) {
       offer(name, recent, Sessions::info(session));

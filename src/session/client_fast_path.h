@@ -34,6 +34,7 @@ inline void ClientSession::take_slot(ClientSlot* slot, detail::Buffer* request, 
   slot->type = type;
   slot->request = request;
   slot->response = response;
+  slot->deadline_ns = UINT64_MAX;
   free_mask_ ^= slot->bit;
   to_send |= slot->bit;
 }

@@ -151,13 +151,13 @@ class TERN_API ClientSession {
   }
   ClientSlot* slot(uint32_t index) const { return slots_[index]; }
   static uint32_t index_of(const ClientSlot& slot) { return slot.request_number & (wire::kSlotsMax - 1); }
-  /// Takes the lowest free slot for a call; the caller fills in continuation and sequence, and calls set_deadline().
-  /// Only when has_free_slot(). Null: no memory.
+  /// Takes the lowest free slot for a call, which has no deadline; the caller fills in continuation and sequence. Only
+  /// when has_free_slot(). Null: no memory.
   ClientSlot* begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has never
   /// been used, if the request costs more than one credit, or if any response may come whole (clause 5.3.3).
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
-  /// Must follow begin(). UINT64_MAX: none.
+  /// Only before the call's first packet. UINT64_MAX: none.
   void set_deadline(ClientSlot* slot, uint64_t deadline_ns);
   /// Frees the slot for the next call. The slot's call must be over, and the caller must have taken its buffers.
   void release_slot(ClientSlot* slot);

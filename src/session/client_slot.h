@@ -74,7 +74,7 @@ struct ClientSlot {
   detail::Buffer* request = nullptr;
   uint64_t ticket = 0;  ///< ticket of the last packet that refers to `request`
   detail::Buffer* response = nullptr;
-  uint64_t deadline_ns = UINT64_MAX;  ///< ClientSession::set_deadline() writes it
+  uint64_t deadline_ns = UINT64_MAX;  ///< UINT64_MAX: none. ClientSession::set_deadline() sets another one
   Transfer* transfer = nullptr;       ///< kSending or kReceiving of more than one packet
   // The next cache line begins here.
   Continuation continuation;
