@@ -28,7 +28,9 @@ DpdkLane::~DpdkLane() {
   internals_->core.detach(internals_->slot);
 }
 
-bool DpdkLane::pass_on(rte_mbuf* frame) { return internals_->core.pass_on(frame, &internals_->slot); }
+bool DpdkLane::pass_on(rte_mbuf* frame) {
+  return internals_->core.pass_on(frame, &internals_->slot, PortCore::Waking::kAtOnce);
+}
 
 bool DpdkLane::is_local(const base::SocketAddress& address) const { return internals_->core.has_address(address); }
 
@@ -40,7 +42,7 @@ void DpdkLane::loop_back(rte_mbuf* frame) {
   if (slot == nullptr) {
     internals_->core.drop(frame, frames::Drop::kOtherPort);
   } else {
-    internals_->core.hand_over(frame, *slot);
+    internals_->core.hand_over(frame, *slot, PortCore::Waking::kAtOnce);
   }
 }
 
@@ -82,7 +84,7 @@ bool DpdkLane::arm() {
     in.core.begin_nap();
   }
   in.slot.is_armed.store(true, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // with the one of PortCore::hand_over()
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // with those of hand_over() and wake_sleepers()
   if (in.has_interrupts) in.set_interrupts(true);
   if (in.slot.inbox.is_empty() && !in.fetch()) return true;
   disarm();
@@ -129,9 +131,12 @@ bool DpdkLane::Internals::fetch() {
   if (!queue.receive_gate.try_enter(slot.receiver)) return false;
   const uint32_t count = rte_eth_rx_burst(port_id, queue_id, frames.data(), kBurstMax);
   for (rte_mbuf* frame : std::span(frames).first(count)) {
-    if (!core.pass_on(frame, nullptr)) core.hand_over(frame, slot);
+    if (!core.pass_on(frame, nullptr, PortCore::Waking::kLater)) {
+      core.hand_over(frame, slot, PortCore::Waking::kLater);
+    }
   }
   queue.receive_gate.leave(slot.receiver);
+  if (count != 0) core.wake_sleepers();
   return count == kBurstMax || !slot.inbox.is_empty();
 }
 

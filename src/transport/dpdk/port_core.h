@@ -133,11 +133,17 @@ class PortCore {
   void detach(LaneSlot& slot);
   bool has_address(const base::SocketAddress& address) const;
 
+  /// The time at which a sleeping endpoint that gets a frame is woken. kLater: the caller is inside a gate, and calls
+  /// wake_sleepers() after it has left the gate. The kernel may run a woken thread in place of its waker, and the
+  /// endpoint would then wait for the gate until the waker runs again.
+  enum class Waking : bool { kAtOnce, kLater };
   /// Gives the frame to the endpoint that has its destination, except `from`, or to the host. False: it is for neither,
   /// and the caller keeps it. A frame for which there is no space is freed.
-  bool pass_on(rte_mbuf* frame, const LaneSlot* from);
+  bool pass_on(rte_mbuf* frame, const LaneSlot* from, Waking waking);
   /// Puts the frame into the slot's inbox, or frees it if the inbox is full or has `frames_max` frames.
-  void hand_over(rte_mbuf* frame, LaneSlot& slot, uint32_t frames_max = UINT32_MAX);
+  void hand_over(rte_mbuf* frame, LaneSlot& slot, Waking waking, uint32_t frames_max = UINT32_MAX);
+  /// Wakes the sleeping endpoints that have frames in their inboxes.
+  void wake_sleepers();
   LaneSlot* find(ethernet::LaneKey key) const;
   /// Frees a frame that is for no endpoint and not for the host, and counts it.
   void drop(rte_mbuf* frame, frames::Drop why);

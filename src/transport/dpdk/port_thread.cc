@@ -41,14 +41,24 @@ LaneSlot* PortCore::find(ethernet::LaneKey key) const {
   return nullptr;
 }
 
-void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot, uint32_t frames_max) {
+void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot, Waking waking, uint32_t frames_max) {
   if (slot.inbox.count() >= frames_max || !slot.inbox.push(frame)) {
     rte_pktmbuf_free(frame);
     drops_.add_no_space();
     return;
   }
+  if (waking == Waking::kLater) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);  // with the one of DpdkLane::arm()
   if (slot.is_armed.load(std::memory_order_relaxed)) slot.wake.wake();
+}
+
+void PortCore::wake_sleepers() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // with the one of DpdkLane::arm()
+  const uint32_t count = slot_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    LaneSlot* const slot = slots_[i].load(std::memory_order_relaxed);
+    if (slot->is_armed.load(std::memory_order_relaxed) && !slot->inbox.is_empty()) slot->wake.wake();
+  }
 }
 
 /// Limits the received frames in an inbox, so that the inboxes of endpoints that do not run cannot take all frames of a
@@ -62,12 +72,12 @@ uint32_t PortCore::inbox_frames_max(const rte_mbuf* frame, const LaneSlot& slot)
   return (plan_.mbufs - plan_.receive_descriptors) / shares;
 }
 
-bool PortCore::pass_on(rte_mbuf* frame, const LaneSlot* from) {
+bool PortCore::pass_on(rte_mbuf* frame, const LaneSlot* from, Waking waking) {
   const std::span<const std::byte> bytes = bytes_of(frame);
   LaneSlot* const slot = find(ethernet::lane_key_of_frame(bytes));
   if (slot != nullptr) {
     if (slot == from) return false;
-    hand_over(frame, *slot, inbox_frames_max(frame, *slot));
+    hand_over(frame, *slot, waking, inbox_frames_max(frame, *slot));
     return true;
   }
   if (!host_->wants(bytes)) return false;
@@ -163,6 +173,7 @@ bool PortCore::look_at_queue(uint16_t number) {
     count = rte_eth_rx_burst(id_, number, frames.data(), kBurst);
     const std::span<rte_mbuf*> unwanted = distribute(std::span(frames).first(count));
     queue.receive_gate.unlock();
+    if (unwanted.size() != count) wake_sleepers();
     for (rte_mbuf* frame : unwanted) drop(frame, why_unwanted(bytes_of(frame)));
     if (count == 0) break;
     has_received_ = true;
@@ -216,10 +227,10 @@ void PortCore::unlock_queues() {
 }
 
 /// Passes the frames on, and returns those that nobody wants. Inside the receive gate of their queue, so that an
-/// endpoint which then polls the queue finds them in its inbox first. Takes no lock.
+/// endpoint which then polls the queue finds them in its inbox first. Takes no lock, and wakes no endpoint.
 std::span<rte_mbuf*> PortCore::distribute(std::span<rte_mbuf*> frames) {
-  const auto unwanted =
-      std::remove_if(frames.begin(), frames.end(), [this](auto* frame) { return pass_on(frame, nullptr); });
+  const auto unwanted = std::remove_if(frames.begin(), frames.end(),
+                                       [this](auto* frame) { return pass_on(frame, nullptr, Waking::kLater); });
   return {frames.begin(), unwanted};
 }
 
