@@ -48,11 +48,18 @@ inline const void* thread_name() {
   asm("mov %%fs:0, %0" : "=r"(name));
   return name;
 }
+/// True if the calling thread's thread_name() is `name`.
+inline bool is_this_thread(const void* name) {
+  bool is_equal;
+  asm("cmp %%fs:0, %[name]" : "=@cce"(is_equal) : [name] "r"(name));
+  return is_equal;
+}
 #else
 /// The address of this variable identifies the thread in the same way. The TLS model is initial-exec, because an access
 /// is then one add to the thread pointer, without a call.
 TERN_API inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
 inline const void* thread_name() { return &thread_name_storage; }
+inline bool is_this_thread(const void* name) { return name == thread_name(); }
 #endif
 
 /// Receives an arena's chunks before a packet leaves from them. A transport registers them with its NIC here.
@@ -152,7 +159,7 @@ class TERN_API Arena {
   Arena(const ArenaOptions& options, int numa_node, uint32_t first_lease);
   ~Arena();
 
-  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == thread_name(); }
+  bool is_owner() const { return is_this_thread(owner_.load(std::memory_order_relaxed)); }
   void count_owner_out(int64_t change) {
     owner_out_.store(owner_out_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }

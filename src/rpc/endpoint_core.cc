@@ -213,7 +213,7 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
 StartedCall EndpointCore::start_asleep(Session session, uint32_t type, detail::Buffer* request,
                                        detail::Buffer* response) {
   Client* client = client_sessions_.find_asleep(session);
-  if (client == nullptr) return start_call_slow(session, type, request, response, Duration::max());
+  if (client == nullptr) return start_call_slow(session, type, request, response);
   if (client_sessions_.is_noting() && request->length_bytes <= wire::kPayloadBytesMin) {
     const StartedCall call =
         client_sessions_.note_call(client, session, static_cast<uint16_t>(type), request, response);
@@ -226,11 +226,14 @@ StartedCall EndpointCore::start_asleep(Session session, uint32_t type, detail::B
 /// ends with a jump to it.
 StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                            detail::Buffer* response, Client* client) {
-  if (context_.tracer != nullptr) return start_call_slow(session, type, request, response, Duration::max());
+  if (context_.tracer != nullptr) return start_call_slow(session, type, request, response);
   client_sessions_.begin_noted();
   client_sessions_.start_ticking(client);
-  client->session.wake();  // without memory for the call, begin_call() says so
-  return begin_call(session, type, request, response, client);
+  client->session.wake();  // without memory for the call, start_call_slow() says so
+  session::ClientSlot* slot = try_begin(type, request, response, client);
+  if (slot == nullptr) return start_call_slow(session, type, request, response);
+  const StartedCall call = {&slot->continuation, ClientSessions::call_id(session.name, slot->call_sequence)};
+  return client->is_listed_to_send() ? call : list_to_send(client, call);
 }
 
 Status EndpointCore::cancel(CallId call) {

@@ -69,7 +69,7 @@ class TERN_API EndpointCore {
   StartedCall start_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response);
   /// Starts any call.
   StartedCall start_call_slow(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
-                              Duration deadline);
+                              Duration deadline = Duration::max());
   session::Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
   Status refusal() const;
@@ -242,7 +242,7 @@ class TERN_API EndpointCore {
   }
 
  private:
-  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
+  bool is_owner() const { return memory::is_this_thread(owner_.load(std::memory_order_relaxed)); }
   Status not_owner(const char* wrong_thread) const;
   void bind_owner();
   void step_iteration() {
@@ -262,8 +262,7 @@ class TERN_API EndpointCore {
   void check_buffers() const;
   size_t buffers_out() const;
   // The fast paths of a call and of a packet, and the functions for the calls that they leave over.
-  StartedCall begin_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
-                         Client* client);
+  session::ClientSlot* try_begin(uint32_t type, detail::Buffer* request, detail::Buffer* response, Client* client);
   [[gnu::noinline]] StartedCall start_asleep(Session session, uint32_t type, detail::Buffer* request,
                                              detail::Buffer* response);
   [[gnu::noinline]] StartedCall start_first_call(Session session, uint32_t type, detail::Buffer* request,

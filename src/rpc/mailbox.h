@@ -128,7 +128,7 @@ class TERN_API Mailbox {
     taken_types_[type / 64].fetch_or(uint64_t{1} << type % 64, std::memory_order_relaxed);
   }
 
-  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
+  bool is_owner() const { return memory::is_this_thread(owner_.load(std::memory_order_relaxed)); }
   void bind_owner() { owner_.store(memory::thread_name(), std::memory_order_relaxed); }
 
   /// Returns a record at rest. Null: no memory. Owner only.

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "base/copy.h"
+#include "base/lowest_bit.h"
 
 namespace tern::session {
 
@@ -18,7 +18,7 @@ inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buf
   const uint64_t free = free_mask_;
   if (free == 0) [[unlikely]]
     return nullptr;
-  ClientSlot* slot = slots_[std::countr_zero(free)];
+  ClientSlot* slot = slots_[base::lowest_bit(free)];
   if (slot == nullptr || request->length_bytes >= short_bytes_end_) [[unlikely]]
     return nullptr;
   take_slot(slot, request, response, type, fresh_mask_);
@@ -69,7 +69,7 @@ template <class Send, class Ticket>
   const uint64_t last = sent_.burst_end();
   uint64_t number = first;
   for (; mask != 0 && number != last; mask &= mask - 1) {
-    ClientSlot* slot = slots[std::countr_zero(mask)];
+    ClientSlot* slot = slots[base::lowest_bit(mask)];
     detail::Buffer* request = slot->request;
     if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, static_cast<uint32_t>(number),
                                   slot->request_number, wire::kNoDeadline, slot->type, request->length_bytes),

@@ -10,7 +10,6 @@
 //   server_slot.h        slots
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,6 +17,7 @@
 #include <tern/detail/export.h>
 
 #include "base/check.h"
+#include "base/lowest_bit.h"
 #include "session/drop.h"
 #include "session/range_queue.h"
 #include "session/server_path.h"
@@ -451,7 +451,7 @@ template <class Send, class Ticket>
   const uint64_t first = next_number_;
   uint64_t number = first;
   for (; mask != 0; mask &= mask - 1) {
-    ServerSlot* slot = slots[std::countr_zero(mask)];
+    ServerSlot* slot = slots[base::lowest_bit(mask)];
     const uint32_t bytes = slot->response_bytes;
     if (slot->phase != ServerSlot::Phase::kResponded || bytes > payload_bytes_max) [[unlikely]]
       break;
@@ -472,7 +472,7 @@ template <class Send, class Ticket>
 template <class Send, class Ticket>
 ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket,
                                             uint32_t& packets) {
-  const bool has_response = response_mask_ != 0 && is_short_response(*slots_[std::countr_zero(response_mask_)]);
+  const bool has_response = response_mask_ != 0 && is_short_response(*slots_[base::lowest_bit(response_mask_)]);
   if (has_response && (due_ & (kCancels | kCreditReturn)) == 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
     const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);

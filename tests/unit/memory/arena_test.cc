@@ -156,6 +156,16 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ArenaModel,
                                          ModelCase{"shared_huge", true, true, SIZE_MAX}),
                          [](const auto& model) { return model.param.name; });
 
+TEST(ThreadName, is_that_of_the_calling_thread_only) {
+  const void* const here = thread_name();
+  EXPECT_TRUE(is_this_thread(here));
+  EXPECT_FALSE(is_this_thread(nullptr));
+  std::thread([here] {
+    EXPECT_FALSE(is_this_thread(here));
+    EXPECT_TRUE(is_this_thread(thread_name()));
+  }).join();
+}
+
 TEST(Arena, sizes_around_each_class_boundary) {
   Arena* arena = make(small_options());
   for (size_t block = 128; block <= 65536; block *= 2) {
