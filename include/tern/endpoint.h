@@ -81,7 +81,8 @@ struct HandlerOptions {
 };
 
 /// How run_event_loop() waits for work. When it polls in vain, it calls sched_yield() if another endpoint of the
-/// process polls on the same CPU, and for 3 ms after a session was begun or accepted.
+/// process polls on the same CPU, for 3 ms after a session was begun or accepted, and after each 50 us if other
+/// programs take more than a quarter of the CPU.
 enum class Wait : uint8_t {
   kPoll,      ///< never blocks: lowest latency, a whole CPU
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks

@@ -16,4 +16,11 @@ inline uint64_t monotonic_ns() {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
+/// Returns the nanoseconds for which the calling thread has had a CPU. The call is a system call.
+inline uint64_t thread_cpu_ns() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
 }  // namespace tern::base

@@ -12,6 +12,7 @@
 #include "base/alarm.h"
 #include "base/check.h"
 #include "base/poller.h"
+#include "rpc/cpu_share.h"
 #include "rpc/endpoint_core.h"
 #include "rpc/fast_path.h"
 #include "rpc/spin_limit.h"
@@ -255,6 +256,7 @@ class RpcCore final {
   void send_path_probes();
   void run_until_stopped(Duration duration);
   uint64_t lend_cpu(base::Poller& poller, uint64_t vain_ns);
+  void share_cpu(base::Poller& poller, uint64_t vain_since_ns);
   void sleep(uint64_t until_ns);
   void arm();
   /// Called before the loop returns to a program that may wait.
@@ -268,6 +270,7 @@ class RpcCore final {
   TransportAdapter<Impl> adapter_;
   EndpointCore core_;
   SpinLimit spin_;
+  CpuShare share_;
   uint64_t sent_ticket_ = 0;  ///< ticket of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
   base::Alarm alarm_;        ///< open from the first descriptor() on

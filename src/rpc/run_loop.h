@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include "base/clock.h"
+
 namespace tern::rpc {
 
 template <class Impl>
@@ -36,7 +38,10 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
     if (context().now_ns >= until_ns) break;
     if (packets != 0) continue;
     if (context().now_ns - worked_ns < spin_.ns()) {
-      if (!kTraits.is_virtual) worked_ns += lend_cpu(poller, context().now_ns - worked_ns);  // this is no polling
+      if constexpr (!kTraits.is_virtual) {
+        worked_ns += lend_cpu(poller, context().now_ns - worked_ns);  // this is no polling
+        share_cpu(poller, worked_ns);
+      }
       continue;
     }
     poller.leave(context().now_ns);
@@ -57,6 +62,17 @@ uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
   if (has_company) poller.begin_lending(transport_->now());
   sched_yield();
   return has_company ? poller.end_lending(transport_->now()) : 0;
+}
+
+/// Called when polling has been in vain since `vain_since_ns`. Gives up the CPU if other programs have a part of it.
+template <class Impl>
+void RpcCore<Impl>::share_cpu(base::Poller& poller, uint64_t vain_since_ns) {
+  if (!share_.should_give_up(context().now_ns, vain_since_ns, base::thread_cpu_ns) || must_iterate()) return;
+  poller.leave(context().now_ns);
+  sched_yield();
+  const uint64_t now_ns = transport_->now();
+  share_.has_returned(now_ns);
+  poller.enter(now_ns);
 }
 
 /// Blocks until there is something to do, `until_ns` at the latest.

@@ -1,0 +1,79 @@
+#include "rpc/cpu_share.h"
+
+#include <gtest/gtest.h>
+
+namespace tern::rpc {
+namespace {
+
+constexpr uint64_t kStepNs = 10'000;
+
+/// A thread that has polled in vain since it began. The test decides which part of each step it has the CPU.
+class CpuShareTest : public testing::Test {
+ protected:
+  /// One step, in which the thread has the CPU for `had_ns`. Returns the policy's answer at its end.
+  bool step(uint64_t had_ns) {
+    now_ns_ += kStepNs;
+    cpu_ns_ += had_ns;
+    return share_.should_give_up(now_ns_, vain_since_ns_, [this] {
+      reads_++;
+      return cpu_ns_;
+    });
+  }
+  /// The number of steps, of `length_ns` in all, at which the thread gives up its CPU. Others then have it for a step.
+  uint64_t turns(uint64_t length_ns, uint64_t had_ns) {
+    uint64_t count = 0;
+    for (const uint64_t end_ns = now_ns_ + length_ns; now_ns_ < end_ns;) {
+      if (!step(had_ns)) continue;
+      count++;
+      now_ns_ += kStepNs;
+      share_.has_returned(now_ns_);
+    }
+    return count;
+  }
+
+  CpuShare share_;
+  uint64_t now_ns_ = 5'000'000'000;
+  uint64_t cpu_ns_ = 1'000'000'000;
+  uint64_t vain_since_ns_ = now_ns_;
+  uint64_t reads_ = 0;  ///< of the CPU time
+};
+
+}  // namespace
+
+TEST_F(CpuShareTest, who_has_the_cpu_keeps_it) {
+  EXPECT_EQ(turns(10'000'000'000, kStepNs), 0u);
+  EXPECT_LE(reads_, 10'000'000'000 / CpuShare::kWindowNs + 1);
+}
+
+TEST_F(CpuShareTest, who_has_half_of_it_gives_it_up_after_each_wait_in_vain) {
+  EXPECT_EQ(turns(CpuShare::kWindowNs, kStepNs / 2), 0u);  // the first reading only begins a window
+  const uint64_t count = turns(CpuShare::kSharedNs, kStepNs / 2);
+  const uint64_t turn_ns = CpuShare::kVainNs + kStepNs;
+  EXPECT_GE(count, (CpuShare::kSharedNs - 2 * CpuShare::kWindowNs) / turn_ns);
+  EXPECT_LE(count, CpuShare::kSharedNs / turn_ns);
+}
+
+/// Time for which the CPU was given up does not count as lost to others.
+TEST_F(CpuShareTest, who_gets_the_cpu_again_keeps_it) {
+  EXPECT_GT(turns(3 * CpuShare::kWindowNs, kStepNs / 2), 0u);
+  (void)turns(CpuShare::kSharedNs, kStepNs);
+  EXPECT_EQ(turns(5 * CpuShare::kSharedNs, kStepNs), 0u);
+}
+
+TEST_F(CpuShareTest, who_is_answered_in_time_keeps_it) {
+  (void)turns(3 * CpuShare::kWindowNs, kStepNs / 2);
+  for (int i = 0; i < 1000; i++) {
+    vain_since_ns_ = now_ns_;
+    for (uint64_t ns = kStepNs; ns < CpuShare::kVainNs; ns += kStepNs) EXPECT_FALSE(step(kStepNs / 2));
+  }
+}
+
+/// A thread that sleeps between two calls of its loop has not lost its CPU.
+TEST_F(CpuShareTest, a_window_with_a_sleep_does_not_count) {
+  for (int i = 0; i < 100; i++) {
+    EXPECT_EQ(turns(CpuShare::kWindowNs / 2, kStepNs), 0u);
+    now_ns_ += 2 * CpuShare::kWindowNs;
+  }
+}
+
+}  // namespace tern::rpc
