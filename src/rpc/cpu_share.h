@@ -19,11 +19,11 @@ class CpuShare {
   static constexpr uint64_t kWindowNs = 20'000'000;  ///< several time slices
   static constexpr uint64_t kSharedNs = 1'000'000'000;
 
-  /// Called while the thread polls in vain. `cpu_ns()` returns its CPU time. True: the thread should give up its CPU
-  /// now, and then call has_returned().
+  /// Called while the thread polls in vain. `vain_since_ns` may be after `now_ns`, if the thread has lent its CPU
+  /// since. `cpu_ns()` returns its CPU time. True: the thread should give up its CPU now, and then call has_returned().
   template <class CpuTime>
   bool should_give_up(uint64_t now_ns, uint64_t vain_since_ns, CpuTime&& cpu_ns) {
-    if (now_ns - std::max(vain_since_ns, returned_ns_) < kVainNs) return false;
+    if (now_ns < std::max(vain_since_ns, returned_ns_) + kVainNs) return false;
     if (now_ns >= shared_until_ns_ && now_ns - window_ns_ >= kWindowNs) end_window(now_ns, cpu_ns());
     return now_ns < shared_until_ns_;
   }

@@ -68,6 +68,13 @@ TEST_F(CpuShareTest, who_is_answered_in_time_keeps_it) {
   }
 }
 
+/// The CPU was lent after the iteration had read the clock.
+TEST_F(CpuShareTest, a_wait_that_begins_later_is_not_in_vain) {
+  (void)turns(3 * CpuShare::kWindowNs, kStepNs / 2);
+  vain_since_ns_ = now_ns_ + 10 * kStepNs;
+  EXPECT_FALSE(step(kStepNs / 2));
+}
+
 /// A thread that sleeps between two calls of its loop has not lost its CPU.
 TEST_F(CpuShareTest, a_window_with_a_sleep_does_not_count) {
   for (int i = 0; i < 100; i++) {
