@@ -1,4 +1,4 @@
-// Whether other programs take a part of the CPU of a thread that polls. Rpc layer. No clock: times are arguments.
+// Decides when a thread that polls gives its CPU to other threads. Rpc layer. No clock: times are arguments.
 #pragma once
 
 #include <algorithm>
@@ -6,13 +6,14 @@
 
 namespace tern::rpc {
 
-/// Decides when a thread that polls in vain gives up its CPU to other programs. Where CPUs are shared, a long wait
-/// mostly means that the peer has lost its CPU. A thread that gives up its own at that time has it later, when the peer
-/// runs: the scheduler gives the thread the same share in either case. Where a CPU is not shared, or shared only with a
-/// program of low priority, giving it up would only cost time slices.
+/// For an endpoint that never sleeps, on a CPU that other threads share. There a long wait mostly means that the peer
+/// has lost its CPU. A thread that gives up its own at that time has it later, when the peer runs: the scheduler gives
+/// the thread the same share in either case. Where a CPU is not shared, or shared only with a thread of low priority,
+/// giving it up would only cost time slices.
 ///
 /// So the thread gives up nothing for kWindowNs, and then compares its CPU time with that time. If it had less than
-/// 3/4, it gives up its CPU after each kVainNs in vain, for kSharedNs. Then there is another window.
+/// 3/4, it gives up its CPU after each kVainNs in vain, for kSharedNs. Then there is another window. Time for which a
+/// handler blocks looks like time that others had.
 class CpuShare {
  public:
   static constexpr uint64_t kVainNs = 50'000;        ///< the answer of a peer that has a CPU comes earlier
@@ -20,29 +21,33 @@ class CpuShare {
   static constexpr uint64_t kSharedNs = 1'000'000'000;
 
   /// Called while the thread polls in vain. `vain_since_ns` may be after `now_ns`, if the thread has lent its CPU
-  /// since. `cpu_ns()` returns its CPU time. True: the thread should give up its CPU now, and then call has_returned().
+  /// since. `cpu_ns()` returns its CPU time. True: the thread should give up its CPU now, and then call has_rested().
   template <class CpuTime>
   bool should_give_up(uint64_t now_ns, uint64_t vain_since_ns, CpuTime&& cpu_ns) {
-    if (now_ns < std::max(vain_since_ns, returned_ns_) + kVainNs) return false;
+    if (now_ns < std::max(vain_since_ns, rested_ns_) + kVainNs) return false;
     if (now_ns >= shared_until_ns_ && now_ns - window_ns_ >= kWindowNs) end_window(now_ns, cpu_ns());
     return now_ns < shared_until_ns_;
   }
-  void has_returned(uint64_t now_ns) { returned_ns_ = now_ns; }
+  /// Until `now_ns` the thread had no CPU because it wanted none. Another window begins.
+  void has_rested(uint64_t now_ns) {
+    rested_ns_ = now_ns;
+    window_ns_ = 0;
+  }
 
  private:
   void end_window(uint64_t now_ns, uint64_t cpu_ns) {
     const uint64_t length_ns = now_ns - window_ns_;
-    // No longer window counts, because the thread may have slept or given up its CPU in it.
+    // No longer window counts. In particular, the first call after has_rested() only begins one.
     const bool is_valid = length_ns < 2 * kWindowNs;
     if (is_valid && cpu_ns - window_cpu_ns_ < length_ns / 4 * 3) shared_until_ns_ = now_ns + kSharedNs;
     window_ns_ = now_ns;
     window_cpu_ns_ = cpu_ns;
   }
 
-  uint64_t window_ns_ = 0;      ///< begin of the window
+  uint64_t window_ns_ = 0;      ///< begin of the window; 0: there is none
   uint64_t window_cpu_ns_ = 0;  ///< the thread's CPU time then
   uint64_t shared_until_ns_ = 0;
-  uint64_t returned_ns_ = 0;
+  uint64_t rested_ns_ = 0;
 };
 
 }  // namespace tern::rpc

@@ -24,6 +24,7 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
   bool has_slept = false;  // the loop has slept since `worked_ns`
   base::Poller poller;
   if (!kTraits.is_virtual) poller.enter(start_ns);
+  share_.has_rested(start_ns);
   do {
     const size_t packets = iterate();
     if (packets != 0) {
@@ -61,18 +62,19 @@ uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
   // The iteration's time may be old: this thread may have lost its CPU since.
   if (has_company) poller.begin_lending(transport_->now());
   sched_yield();
-  return has_company ? poller.end_lending(transport_->now()) : 0;
+  const uint64_t now_ns = transport_->now();
+  share_.has_rested(now_ns);
+  return has_company ? poller.end_lending(now_ns) : 0;
 }
 
-/// Called when polling has been in vain since `vain_since_ns`. Gives up the CPU if other programs have a part of it.
+/// Called when polling has been in vain since `vain_since_ns`. Gives the CPU to threads that have a part of it anyway,
+/// unless other endpoints poll on it, to which lend_cpu() lends it, or this endpoint will soon sleep.
 template <class Impl>
 void RpcCore<Impl>::share_cpu(base::Poller& poller, uint64_t vain_since_ns) {
-  if (!share_.should_give_up(context().now_ns, vain_since_ns, base::thread_cpu_ns) || must_iterate()) return;
-  poller.leave(context().now_ns);
+  if (!spin_.is_endless() || !share_.should_give_up(context().now_ns, vain_since_ns, base::thread_cpu_ns)) return;
+  if (poller.count_here() > 1 || must_iterate()) return;
   sched_yield();
-  const uint64_t now_ns = transport_->now();
-  share_.has_returned(now_ns);
-  poller.enter(now_ns);
+  share_.has_rested(transport_->now());
 }
 
 /// Blocks until there is something to do, `until_ns` at the latest.

@@ -26,7 +26,7 @@ class CpuShareTest : public testing::Test {
       if (!step(had_ns)) continue;
       count++;
       now_ns_ += kStepNs;
-      share_.has_returned(now_ns_);
+      share_.has_rested(now_ns_);
     }
     return count;
   }
@@ -40,12 +40,12 @@ class CpuShareTest : public testing::Test {
 
 }  // namespace
 
-TEST_F(CpuShareTest, who_has_the_cpu_keeps_it) {
+TEST_F(CpuShareTest, full_cpu_is_kept) {
   EXPECT_EQ(turns(10'000'000'000, kStepNs), 0u);
   EXPECT_LE(reads_, 10'000'000'000 / CpuShare::kWindowNs + 1);
 }
 
-TEST_F(CpuShareTest, who_has_half_of_it_gives_it_up_after_each_wait_in_vain) {
+TEST_F(CpuShareTest, half_a_cpu_is_given_up_after_each_wait_in_vain) {
   EXPECT_EQ(turns(CpuShare::kWindowNs, kStepNs / 2), 0u);  // the first reading only begins a window
   const uint64_t count = turns(CpuShare::kSharedNs, kStepNs / 2);
   const uint64_t turn_ns = CpuShare::kVainNs + kStepNs;
@@ -54,13 +54,13 @@ TEST_F(CpuShareTest, who_has_half_of_it_gives_it_up_after_each_wait_in_vain) {
 }
 
 /// Time for which the CPU was given up does not count as lost to others.
-TEST_F(CpuShareTest, who_gets_the_cpu_again_keeps_it) {
+TEST_F(CpuShareTest, regained_cpu_is_kept) {
   EXPECT_GT(turns(3 * CpuShare::kWindowNs, kStepNs / 2), 0u);
   (void)turns(CpuShare::kSharedNs, kStepNs);
   EXPECT_EQ(turns(5 * CpuShare::kSharedNs, kStepNs), 0u);
 }
 
-TEST_F(CpuShareTest, who_is_answered_in_time_keeps_it) {
+TEST_F(CpuShareTest, cpu_is_kept_while_answers_come_in_time) {
   (void)turns(3 * CpuShare::kWindowNs, kStepNs / 2);
   for (int i = 0; i < 1000; i++) {
     vain_since_ns_ = now_ns_;
@@ -69,14 +69,22 @@ TEST_F(CpuShareTest, who_is_answered_in_time_keeps_it) {
 }
 
 /// The CPU was lent after the iteration had read the clock.
-TEST_F(CpuShareTest, a_wait_that_begins_later_is_not_in_vain) {
+TEST_F(CpuShareTest, wait_that_begins_later_is_not_in_vain) {
   (void)turns(3 * CpuShare::kWindowNs, kStepNs / 2);
   vain_since_ns_ = now_ns_ + 10 * kStepNs;
   EXPECT_FALSE(step(kStepNs / 2));
 }
 
-/// A thread that sleeps between two calls of its loop has not lost its CPU.
-TEST_F(CpuShareTest, a_window_with_a_sleep_does_not_count) {
+TEST_F(CpuShareTest, rest_begins_another_window) {
+  for (int i = 0; i < 100; i++) {
+    EXPECT_EQ(turns(CpuShare::kWindowNs * 3 / 4, kStepNs), 0u);
+    now_ns_ += CpuShare::kWindowNs / 2;
+    share_.has_rested(now_ns_);
+  }
+}
+
+/// Who asks so rarely may have slept.
+TEST_F(CpuShareTest, long_window_does_not_count) {
   for (int i = 0; i < 100; i++) {
     EXPECT_EQ(turns(CpuShare::kWindowNs / 2, kStepNs), 0u);
     now_ns_ += 2 * CpuShare::kWindowNs;
