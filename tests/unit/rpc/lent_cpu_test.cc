@@ -1,4 +1,5 @@
-// An endpoint that polls lends its CPU while sessions open, and to other endpoints that poll there.
+// An endpoint that polls lends its CPU while sessions open, and to other endpoints that poll there, and gives it to
+// other programs that share it.
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -89,6 +90,29 @@ TYPED_TEST(LentCpu, to_an_endpoint_that_polls_on_the_same_one) {
   server_thread.join();
   EXPECT_GT(times_lent, 0);
   EXPECT_GT(server_lent, 0);
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+TYPED_TEST(LentCpu, to_a_thread_that_takes_half_of_it) {
+  ASSERT_NO_FATAL_FAILURE(this->make(Wait::kPoll));
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // the other thread inherits it
+  std::atomic<bool> is_over = false;
+  std::thread other([&is_over] {
+    while (!is_over) {
+    }
+  });
+  times_lent = 0;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (times_lent == 0 && std::chrono::steady_clock::now() < until) {
+    EXPECT_TRUE(this->world_.client->run_event_loop(milliseconds(100)).ok());
+  }
+  is_over = true;
+  other.join();
+  EXPECT_GT(times_lent, 0);
   EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
