@@ -83,8 +83,8 @@ struct HandlerOptions {
 /// How run_event_loop() waits for work. When it polls in vain, it calls sched_yield() if another endpoint of the
 /// process polls on the same CPU, and for 3 ms after a session was begun or accepted.
 enum class Wait : uint8_t {
-  /// Never blocks: lowest latency, a whole CPU. If other programs take more than a quarter of that CPU, each 50 us in
-  /// vain end with sched_yield().
+  /// Never blocks: lowest latency, a whole CPU. If other programs take more than a quarter of that CPU, an endpoint
+  /// with many packets calls sched_yield() after each 50 us in vain.
   kPoll,
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks
   kBlock,     ///< blocks; polls while packets come less than 30 us apart, because blocking then costs as much CPU

@@ -30,6 +30,7 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
     if (packets != 0) {
       if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
       has_slept = false;
+      share_.on_packets(context().now_ns, context().now_ns - worked_ns);
       worked_ns = context().now_ns;
     }
     if (!is_clock_fresh_) continue;

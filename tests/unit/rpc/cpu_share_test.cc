@@ -23,6 +23,7 @@ class CpuShareTest : public testing::Test {
   uint64_t turns(uint64_t length_ns, uint64_t had_ns) {
     uint64_t count = 0;
     for (const uint64_t end_ns = now_ns_ + length_ns; now_ns_ < end_ns;) {
+      share_.on_packets(now_ns_, wait_ns_);
       if (!step(had_ns)) continue;
       count++;
       now_ns_ += kStepNs;
@@ -35,7 +36,8 @@ class CpuShareTest : public testing::Test {
   uint64_t now_ns_ = 5'000'000'000;
   uint64_t cpu_ns_ = 1'000'000'000;
   uint64_t vain_since_ns_ = now_ns_;
-  uint64_t reads_ = 0;  ///< of the CPU time
+  uint64_t wait_ns_ = 0;  ///< before packets
+  uint64_t reads_ = 0;    ///< of the CPU time
 };
 
 }  // namespace
@@ -73,6 +75,15 @@ TEST_F(CpuShareTest, wait_that_begins_later_is_not_in_vain) {
   (void)turns(3 * CpuShare::kWindowNs, kStepNs / 2);
   vain_since_ns_ = now_ns_ + 10 * kStepNs;
   EXPECT_FALSE(step(kStepNs / 2));
+}
+
+TEST_F(CpuShareTest, cpu_is_kept_while_packets_are_rare) {
+  (void)turns(3 * CpuShare::kWindowNs, kStepNs / 2);
+  wait_ns_ = CpuShare::kVainNs;
+  (void)turns(CpuShare::kFrequentNs, kStepNs / 2);
+  EXPECT_EQ(turns(CpuShare::kSharedNs, kStepNs / 2), 0u);
+  wait_ns_ = CpuShare::kVainNs - 1;
+  EXPECT_GT(turns(3 * CpuShare::kWindowNs, kStepNs / 2), 0u);
 }
 
 TEST_F(CpuShareTest, rest_begins_another_window) {

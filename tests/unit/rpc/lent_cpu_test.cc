@@ -25,11 +25,13 @@ namespace {
 template <class T>
 class LentCpu : public ::testing::Test {
  protected:
-  void make(Wait wait) {
-    RpcOptions options;
-    options.wait = wait;
-    ASSERT_NO_FATAL_FAILURE(world_.make({}, options, options));
+  void make(Wait client_wait, Wait server_wait) {
+    RpcOptions client, server;
+    client.wait = client_wait;
+    server.wait = server_wait;
+    ASSERT_NO_FATAL_FAILURE(world_.make({}, server, client));
   }
+  void make(Wait wait) { make(wait, wait); }
   int times_lent_by_a_run_of(Rpc<T>& endpoint) {
     times_lent = 0;
     EXPECT_TRUE(endpoint.run_event_loop(milliseconds(1)).ok());
@@ -93,8 +95,11 @@ TYPED_TEST(LentCpu, to_an_endpoint_that_polls_on_the_same_one) {
   EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
+/// An answer comes soon, and then nothing for 100 ms.
 TYPED_TEST(LentCpu, to_a_thread_that_takes_half_of_it) {
-  ASSERT_NO_FATAL_FAILURE(this->make(Wait::kPoll));
+  ASSERT_NO_FATAL_FAILURE(this->make(Wait::kPoll, Wait::kBlock));
+  auto& client = *this->world_.client;
+  std::thread server_thread([this] { EXPECT_TRUE(this->world_.server->run_event_loop().ok()); });
   cpu_set_t before, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
   CPU_ZERO(&one);
@@ -105,13 +110,26 @@ TYPED_TEST(LentCpu, to_a_thread_that_takes_half_of_it) {
     while (!is_over) {
     }
   });
-  times_lent = 0;
   const auto until = std::chrono::steady_clock::now() + kPatience;
+  const Session session =
+      client.create_session(this->world_.server_nexus->uri(), {.connect_timeout = kPatience}).value();
+  while (!client.is_open(session) && std::chrono::steady_clock::now() < until) {
+    EXPECT_TRUE(client.run_event_loop(milliseconds(1)).ok());
+  }
+  EXPECT_TRUE(client.run_event_loop(milliseconds(20)).ok());  // the session is not new any more
+  times_lent = 0;
   while (times_lent == 0 && std::chrono::steady_clock::now() < until) {
-    EXPECT_TRUE(this->world_.client->run_event_loop(milliseconds(100)).ok());
+    this->outcome_ = Outcome();
+    EXPECT_TRUE(this->world_.call(session, kEcho, "x", this->outcome_).ok());
+    EXPECT_TRUE(client.run_event_loop(milliseconds(100)).ok());
+    while (this->outcome_.runs == 0 && std::chrono::steady_clock::now() < until) {
+      EXPECT_TRUE(client.run_event_loop(milliseconds(1)).ok());
+    }
   }
   is_over = true;
   other.join();
+  this->world_.server->stop();
+  server_thread.join();
   EXPECT_GT(times_lent, 0);
   EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
