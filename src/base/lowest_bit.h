@@ -12,10 +12,8 @@ namespace tern::base {
 inline size_t lowest_bit(uint64_t mask) {
 #if defined(__x86_64__) && !defined(__clang__)
   uint64_t position;
-  asm("rep bsf %[mask], %[position]"
-      : [position] "=r"(position)
-      : [mask] "rm"(mask)
-      : "cc");  // is tzcnt if there is one
+  // A CPU that has tzcnt reads this as tzcnt.
+  asm("rep bsf %[mask], %[position]" : [position] "=r"(position) : [mask] "rm"(mask) : "cc");
   return position;
 #else
   return static_cast<size_t>(std::countr_zero(mask));

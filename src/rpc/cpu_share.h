@@ -7,9 +7,9 @@
 namespace tern::rpc {
 
 /// For an endpoint that never sleeps, on a CPU that other threads share. There a long wait mostly means that the peer
-/// has lost its CPU. A thread that gives up its own at that time has it later, when the peer runs: the scheduler gives
-/// the thread the same share in either case. Where a CPU is not shared, or shared only with a thread of low priority,
-/// giving it up would only cost time slices.
+/// has lost its CPU. If the thread gives up its own CPU at that time, the scheduler gives it back later, when the peer
+/// runs: the thread's share is the same in either case. Where a CPU is not shared, or shared only with a thread of low
+/// priority, giving it up would only cost time slices.
 ///
 /// So the thread gives up nothing for kWindowNs, and then compares its CPU time with that time. If it had less than
 /// 3/4, it gives up its CPU after each kVainNs in vain, for kSharedNs. Then there is another window. Time for which a
@@ -45,7 +45,7 @@ class CpuShare {
  private:
   void end_window(uint64_t now_ns, uint64_t cpu_ns) {
     const uint64_t length_ns = now_ns - window_ns_;
-    // No longer window counts. In particular, the first call after has_rested() only begins one.
+    // A window that became longer does not count. So the first call after has_rested() only begins one.
     const bool is_valid = length_ns < 2 * kWindowNs;
     if (is_valid && cpu_ns - window_cpu_ns_ < length_ns / 4 * 3) shared_until_ns_ = now_ns + kSharedNs;
     window_ns_ = now_ns;

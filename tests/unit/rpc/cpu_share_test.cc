@@ -94,7 +94,7 @@ TEST_F(CpuShareTest, rest_begins_another_window) {
   }
 }
 
-/// Who asks so rarely may have slept.
+/// The thread may have slept between two calls that are so far apart.
 TEST_F(CpuShareTest, long_window_does_not_count) {
   for (int i = 0; i < 100; i++) {
     EXPECT_EQ(turns(CpuShare::kWindowNs / 2, kStepNs), 0u);
