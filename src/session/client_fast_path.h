@@ -65,14 +65,14 @@ template <class Send, class Ticket>
   const SentPackets::Burst burst = sent_.burst();
   ClientSlot* const* const slots = slots_;
   const uint32_t remote_key = remote_key_;
-  const uint64_t first = sent_.next_number();
-  const uint64_t last = sent_.burst_end();
-  uint64_t number = first;
-  for (; mask != 0 && number != last; mask &= mask - 1) {
+  const auto first = static_cast<uint32_t>(sent_.next_number());
+  const auto end = static_cast<uint32_t>(sent_.burst_end());
+  uint32_t number = first;
+  for (; mask != 0 && number != end; mask &= mask - 1) {
     ClientSlot* slot = slots[base::lowest_bit(mask)];
     detail::Buffer* request = slot->request;
-    if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, static_cast<uint32_t>(number),
-                                  slot->request_number, wire::kNoDeadline, slot->type, request->length_bytes),
+    if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, number, slot->request_number,
+                                  wire::kNoDeadline, slot->type, request->length_bytes),
               request->data(), request->length_bytes, request)) [[unlikely]] {
       break;
     }
@@ -87,8 +87,8 @@ template <class Send, class Ticket>
     number++;
   }
   fresh_mask_ = mask;
-  sent_.on_burst(number);
-  return static_cast<uint32_t>(number - first);
+  sent_.on_burst(number - first);
+  return number - first;
 }
 
 template <class Send, class Ticket>

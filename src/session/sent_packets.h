@@ -113,25 +113,26 @@ class TERN_API SentPackets {
   }
 
   /// For a burst of packets that each hold one credit. The caller writes the records [next_number(), burst_end())
-  /// itself, with entries in a variable of its own, and tells on_burst() the end of the written records.
+  /// itself, with entries in a variable of its own, and tells on_burst() how many it has written. The low half of a
+  /// number is enough for that, and takes fewer registers.
   class Burst {
    public:
-    SentPacket& operator[](uint64_t number) const { return entries_[number & mask_]; }
+    SentPacket& operator[](uint32_t number) const { return entries_[number & mask_]; }
 
    private:
     friend class SentPackets;
-    Burst(SentPacket* entries, uint64_t mask) : entries_(entries), mask_(mask) {}
+    Burst(SentPacket* entries, uint32_t mask) : entries_(entries), mask_(mask) {}
     SentPacket* const entries_;
-    const uint64_t mask_;
+    const uint32_t mask_;
   };
   Burst burst() { return {entries_, mask_}; }
   /// End of the numbers for which there are credits and space.
   uint64_t burst_end() const {
     return std::min(next_number_ + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0), oldest_ + size_);
   }
-  void on_burst(uint64_t end) {
-    in_flight_ += static_cast<uint32_t>(end - next_number_);
-    next_number_ = end;
+  void on_burst(uint32_t packets) {
+    in_flight_ += packets;
+    next_number_ += packets;
   }
   /// Removes the oldest packet, which must hold one credit.
   void remove_oldest(SentPacket& packet) {

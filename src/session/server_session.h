@@ -429,15 +429,20 @@ template <size_t sendable, class Send>
   const bool fits = sendable <= wire::kPayloadBytesMin || bytes <= payload_bytes_max_;
   if ((response_mask_ | due_) != 0 || !fits) [[unlikely]]
     return false;
+  const uint64_t number = next_number_;
   const wire::Header header =
-      wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key_, static_cast<uint32_t>(next_number_),
+      wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key_, static_cast<uint32_t>(number),
                           slot->request_number, slot->echo, wire::encode_hold(0), credit_limit, bytes);
   detail::Buffer* response = slot->response;
-  if (!send(header, response->data(), bytes, response)) [[unlikely]]
-    return false;
-  next_number_++;
+  // Before the packet is written, because that takes all registers.
+  next_number_ = number + 1;
   move(slot, ServerSlot::Phase::kResponded);
   slot->response_bytes = bytes;
+  if (!send(header, response->data(), bytes, response)) [[unlikely]] {
+    next_number_ = number;
+    slot->phase = ServerSlot::Phase::kRunning;  // a step back, which move() does not know
+    return false;
+  }
   return true;
 }
 
@@ -448,16 +453,16 @@ template <class Send, class Ticket>
   ServerSlot* const* const slots = slots_;
   const uint32_t payload_bytes_max = payload_bytes_max_;
   const uint32_t remote_key = remote_key_;
-  const uint64_t first = next_number_;
-  uint64_t number = first;
+  const auto first = static_cast<uint32_t>(next_number_);
+  uint32_t number = first;
   for (; mask != 0; mask &= mask - 1) {
     ServerSlot* slot = slots[base::lowest_bit(mask)];
     const uint32_t bytes = slot->response_bytes;
     if (slot->phase != ServerSlot::Phase::kResponded || bytes > payload_bytes_max) [[unlikely]]
       break;
     const uint8_t hold_code = wire::encode_hold(now_ns - slot->received_ns);
-    if (!send(wire::server_header(wire::Kind::kResponse, flags, remote_key, static_cast<uint32_t>(number),
-                                  slot->request_number, slot->echo, hold_code, credit_limit, bytes),
+    if (!send(wire::server_header(wire::Kind::kResponse, flags, remote_key, number, slot->request_number, slot->echo,
+                                  hold_code, credit_limit, bytes),
               slot->response->data(), bytes, slot->response)) [[unlikely]] {
       break;
     }
@@ -465,8 +470,8 @@ template <class Send, class Ticket>
     number++;
   }
   response_mask_ = mask;
-  next_number_ = number;
-  return static_cast<uint32_t>(number - first);
+  next_number_ += number - first;
+  return number - first;
 }
 
 template <class Send, class Ticket>

@@ -53,7 +53,7 @@ template <size_t readable = 0>
 [[gnu::always_inline]] inline const std::byte* private_copy(const Payload& payload, std::byte* space) {
   if (space == nullptr) return payload.data;
   base::copy_padded<readable>(space, payload.data, payload.bytes);
-  asm volatile("" : "+r"(space) : : "memory");  // the compiler must not read the original again after this
+  asm volatile("" : : : "memory");  // the compiler must not read the original again after this
   return space;
 }
 

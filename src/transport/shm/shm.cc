@@ -145,8 +145,7 @@ bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::
   buffer->exposed = true;
   wire::Header sent = header;
   sent.set_length_and_flags(wire::kHeaderBytes + shm::kReferenceBytes, wire::kByReference);
-  peer.out.put_reference(peer.out.position, sent, reference);
-  peer.out.position += shm::kCellBytes;
+  peer.out.put_reference(sent, reference);
   return true;
 }
 

@@ -14,6 +14,7 @@
 // looks there only when the space that it knows of is used up.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -126,9 +127,10 @@ inline void copy_small(std::byte* to, const std::byte* from, size_t len) {
   }
 }
 
-/// The sender's end. Invariant: limit - capacity <= position <= limit, all three equal modulo kCellBytes.
+/// The sender's end. Invariant: limit - capacity <= position <= claimed <= limit, all equal modulo kCellBytes.
 struct Outbound {
   uint64_t position = 0;  ///< position of the next record
+  uint64_t claimed = 0;   ///< end of the cells that claim() has got
   uint64_t limit = 0;     ///< cells below it may be written; equal to `position`: the ring is full, or not attached
   std::byte* cells = nullptr;
   uint64_t offset_mask = 0;                         ///< position & offset_mask is the offset in `cells`
@@ -138,14 +140,35 @@ struct Outbound {
 
   /// `start` must be a secret of the two ends, and below 2^63, so that positions never overflow.
   void attach(std::byte* region, uint32_t ring_cells, uint64_t start, const std::atomic<uint64_t>* peer_consumed) {
-    position = start;
+    position = claimed = start;
     cells = region + kControlBytes;
     offset_mask = (uint64_t{ring_cells} - 1) * kCellBytes;
     limit = start + capacity_bytes();
     consumed = peer_consumed;
   }
 
-  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at != limit. The
+  /// Gets the cache lines of the cells from `at` to the end of their group into this CPU's cache, by a store to each.
+  /// `at`: `claimed`, when all claimed cells are written. Returns the new value of `claimed`; `at`: no cell is known to
+  /// be free.
+  ///
+  /// The peer has read these lines, so that the first store to each waits for another cache. Stores leave the store
+  /// buffer in order, which has 64 places or so, and a packet takes some 25 of them: without the claim the lines of two
+  /// packets are on their way at a time, and those of a whole group with it. Larger groups are slower again, and so are
+  /// claims before they are needed, because the peer's prefetchers then take lines back (docs/performance.md).
+  [[gnu::noinline]] uint64_t claim(uint64_t at) {
+    constexpr uint64_t kGroupBytes = 8 * kCellBytes;
+    std::byte* const cell = cells + (at & offset_mask);
+    if ((at & (kGroupBytes - kCellBytes)) == 0 && at + kGroupBytes <= limit) [[likely]] {
+#pragma GCC unroll 8
+      for (uint64_t i = 0; i != kGroupBytes; i += kCellBytes) claim_cell(cell + i);
+      return claimed = at + kGroupBytes;
+    }
+    const uint64_t bytes = std::min(kGroupBytes - (at & (kGroupBytes - kCellBytes)), limit - at);
+    for (uint64_t i = 0; i != bytes; i += kCellBytes) claim_cell(cell + i);
+    return claimed = at + bytes;
+  }
+
+  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at != claimed. The
   /// length in `header` is set.
   void put_cell(uint64_t at, const wire::Header& header, const std::byte* data, size_t len) const {
     std::byte* cell = cells + (at & offset_mask);
@@ -154,12 +177,13 @@ struct Outbound {
     word_at(cell).store(at, std::memory_order_release);
   }
 
-  /// Writes a record of one cell with a by-reference packet at `at`, as put_cell() does.
-  void put_reference(uint64_t at, const wire::Header& header, const Reference& reference) const {
-    std::byte* cell = cells + (at & offset_mask);
+  /// Writes a record of one cell with a by-reference packet. Only if has_space(kCellBytes).
+  void put_reference(const wire::Header& header, const Reference& reference) {
+    std::byte* cell = cells + (position & offset_mask);
     put_header(cell, header);
     shm::put_reference(cell, reference);
-    word_at(cell).store(at, std::memory_order_release);
+    word_at(cell).store(position, std::memory_order_release);
+    advance(kCellBytes);
   }
 
   /// Writes a record with a payload of up to kInlinePayloadBytes. False: there is no space for it now.
@@ -172,13 +196,13 @@ struct Outbound {
       std::byte* cell = cells + (position & offset_mask);
       std::memset(cell + kWordBytes, 0, sizeof(uint64_t));
       word_at(cell).store(position, std::memory_order_release);
-      position += padding;
+      advance(padding);
     }
     std::byte* cell = cells + (position & offset_mask);
     put_header(cell, header);
     if (len != 0) std::memcpy(cell + kPayloadOffset, data, len);
     word_at(cell).store(position, std::memory_order_release);
-    position += record;
+    advance(record);
     return true;
   }
 
@@ -196,6 +220,17 @@ struct Outbound {
     const uint64_t seen = consumed->load(std::memory_order_acquire);
     if (seen - last > position - last || ((seen - last) & (kCellBytes - 1)) != 0) return;
     limit = seen + capacity_bytes();
+  }
+
+ private:
+  void advance(uint64_t bytes) {
+    position += bytes;
+    claimed = std::max(claimed, position);
+  }
+  /// Stores to the end of the payload's place. The word must stay as it is, because the receiver may look at it.
+  static void claim_cell(std::byte* cell) {
+    auto* last_word = reinterpret_cast<std::atomic<uint64_t>*>(cell + kCellBytes - sizeof(uint64_t));
+    last_word->store(0, std::memory_order_relaxed);
   }
 };
 

@@ -16,10 +16,10 @@ class ShmImpl::Sender {
 
   /// takes() is true for packets of one cell, if a free cell is known.
   static constexpr size_t kBytesMax = shm::kCellPayloadBytes;
-  bool takes(size_t len) const { return len <= kBytesMax && position_ != limit_; }
+  bool takes(size_t len) const { return len <= kBytesMax && position_ != claimed_; }
   [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
                                    detail::Buffer* buffer) {
-    if (len > kBytesMax || position_ == limit_) [[unlikely]] {
+    if (len > kBytesMax || (position_ == claimed_ && !claim())) [[unlikely]] {
       settle();
       // The copy is made here, because an object with an address lives in memory, and the common case in registers.
       const wire::Header copy = {header.w0, header.w1, header.w2};
@@ -37,7 +37,14 @@ class ShmImpl::Sender {
  private:
   [[gnu::always_inline]] void load() {
     first_ = position_ = peer_.out.position;
-    limit_ = peer_.out.limit;
+    claimed_ = peer_.out.claimed;
+    if (position_ == claimed_) [[unlikely]]
+      claim();
+  }
+  /// False: no cell is known to be free.
+  bool claim() {
+    claimed_ = peer_.out.claim(position_);
+    return position_ != claimed_;
   }
   /// Adds the packets of one cell each to the ring's position and to the counters.
   [[gnu::always_inline]] void settle() {
@@ -50,24 +57,12 @@ class ShmImpl::Sender {
   Peer& peer_;
   uint64_t first_;
   uint64_t position_;
-  uint64_t limit_;
+  uint64_t claimed_;
 };
 
 [[gnu::always_inline]] inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data,
                                                  size_t len, detail::Buffer* buffer) {
-  Peer& peer = *peers_[id];
-  if (len > shm::kCellPayloadBytes || peer.out.position == peer.out.limit) [[unlikely]] {
-    // The copy is made here, because an object with an address lives in memory, and the common case in registers.
-    const wire::Header copy = {header.w0, header.w1, header.w2};
-    return send_slow(peer, copy, data, len, buffer);
-  }
-  wire::Header sent = header;
-  sent.add_length(wire::kHeaderBytes + len);
-  peer.out.put_cell(peer.out.position, sent, data, len);
-  peer.out.position += shm::kCellBytes;
-  counters_.packets_sent++;
-  touch(peer);
-  return true;
+  return Sender(*this, id).send(header, data, len, buffer);
 }
 
 }  // namespace tern::transport

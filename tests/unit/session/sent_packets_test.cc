@@ -24,6 +24,14 @@ class SentPacketsTest : public testing::Test {
     }
   }
 
+  /// Sends a burst of `count` packets, packet i at time i.
+  void write_burst(uint32_t count) {
+    const SentPackets::Burst burst = sent_.burst();
+    const auto first = static_cast<uint32_t>(sent_.next_number());
+    for (uint32_t i = 0; i < count; i++) burst[first + i] = {.time_ns = i, .kind = Kind::kShort};
+    sent_.on_burst(count);
+  }
+
   static constexpr uint64_t kFirst = (1u << 24) + 7;
   SentPackets::Embedded embedded_;
   SentPackets sent_{embedded_};
@@ -127,12 +135,20 @@ TEST_F(SentPacketsTest, lower_limit_than_packets_in_flight_leaves_no_credit) {
 
 TEST_F(SentPacketsTest, burst_takes_credits) {
   sent_.set_credit_limit(8);
-  const SentPackets::Burst burst = sent_.burst();
-  for (uint64_t n = kFirst; n < kFirst + 3; n++) burst[n] = {.time_ns = n, .kind = Kind::kShort};
-  sent_.on_burst(kFirst + 3);
+  write_burst(3);
   EXPECT_EQ(sent_.in_flight(), 3u);
   EXPECT_EQ(sent_.next_number(), kFirst + 3);
-  EXPECT_EQ(sent_[kFirst + 2].time_ns, kFirst + 2);
+  EXPECT_EQ(sent_[kFirst + 2].time_ns, 2u);
+}
+
+TEST_F(SentPacketsTest, burst_may_pass_the_end_of_a_numbers_low_half) {
+  const uint64_t first = (uint64_t{7} << 32) - 2;
+  sent_.start(first);
+  sent_.set_credit_limit(8);
+  EXPECT_EQ(sent_.burst_end(), first + 4);  // the ring has four records
+  write_burst(4);
+  EXPECT_EQ(sent_.next_number(), first + 4);
+  for (uint64_t i = 0; i < 4; i++) EXPECT_EQ(sent_[first + i].time_ns, i);
 }
 
 TEST_F(SentPacketsTest, largest_answered_never_falls) {

@@ -22,10 +22,21 @@ struct RingTest : testing::Test {
     inbound.publish(inbound.position);
   }
   RingControl* control() { return reinterpret_cast<RingControl*>(backward->bytes); }
-  bool put(const std::string& payload) {
+  static wire::Header header_of(const std::string& payload) {
     wire::Header header = wire::client_header(wire::Kind::kRequest, 0, 1, 2, 3, 0, 1, 0);
     header.set_length_and_flags(wire::kHeaderBytes + payload.size(), 0);
-    return outbound.try_put(header, reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+    return header;
+  }
+  bool put(const std::string& payload) {
+    return outbound.try_put(header_of(payload), reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+  }
+  /// Puts a payload of up to kCellPayloadBytes as a Sender does.
+  bool put_claimed(const std::string& payload) {
+    uint64_t& position = outbound.position;
+    if (position == outbound.claimed && outbound.claim(position) == position) return put(payload);
+    outbound.put_cell(position, header_of(payload), reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+    position += kCellBytes;
+    return true;
   }
   /// Takes one packet, and skips padding.
   bool take(std::string& payload) {
@@ -59,14 +70,17 @@ TEST_F(RingTest, random_sizes__equal_a_queue) {
   int refused = 0;
   for (int step = 0; step < 200'000; step++) {
     if (random() % 2 == 0) {
-      const size_t size = random() % 4 == 0 ? random() % (kInlinePayloadBytes + 1) : random() % (kCellPayloadBytes + 1);
+      const bool is_long = random() % 4 == 0;
+      const size_t size = random() % (is_long ? kInlinePayloadBytes + 1 : kCellPayloadBytes + 1);
       std::string payload(size, static_cast<char>(random()));
-      if (put(payload)) {
+      if (is_long || random() % 8 == 0 ? put(payload) : put_claimed(payload)) {
         queue.push_back(payload);
       } else {
         refused++;
         ASSERT_FALSE(queue.empty()) << "an empty ring is never full";
       }
+      ASSERT_LE(outbound.position, outbound.claimed);
+      ASSERT_LE(outbound.claimed, outbound.limit);
     } else {
       // Bursts, so that the ring is full at some times and empty at others.
       for (uint64_t n = random() % (step / 1000 % 2 == 0 ? 2 : 6); n != 0; --n) {
@@ -86,12 +100,42 @@ TEST_F(RingTest, one_cell__takes_all_lengths) {
   for (size_t len = 0; len <= kCellPayloadBytes; len++) {
     std::string payload(len, 0), got;
     for (size_t i = 0; i < len; i++) payload[i] = static_cast<char>(i + 1);
-    wire::Header header = wire::client_header(wire::Kind::kRequest, 0, 1, 2, 3, 0, 1, 0);
-    header.set_length_and_flags(wire::kHeaderBytes + len, 0);
-    outbound.put_cell(outbound.position, header, reinterpret_cast<const std::byte*>(payload.data()), len);
-    outbound.position += kCellBytes;
+    ASSERT_TRUE(put_claimed(payload));
     ASSERT_TRUE(take(got));
     EXPECT_EQ(got, payload);
+  }
+}
+
+TEST_F(RingTest, claim__takes_free_cells_up_to_the_end_of_their_group) {
+  constexpr uint64_t kGroupBytes = 8 * kCellBytes;
+  const uint64_t start = 1'000'000 * kGroupBytes;
+  attach(start + 5 * kCellBytes);
+  std::string payload;
+  EXPECT_EQ(outbound.claim(outbound.position), start + kGroupBytes);
+  for (int i = 0; i < 3; i++) ASSERT_TRUE(put_claimed("x"));
+  EXPECT_EQ(outbound.position, outbound.claimed);
+  EXPECT_EQ(outbound.claim(outbound.position), start + 2 * kGroupBytes);
+  ASSERT_TRUE(put(std::string(9 * kCellBytes, 'l')));  // ten cells: beyond the claimed ones
+  EXPECT_EQ(outbound.claimed, outbound.position);
+  while (outbound.position != outbound.limit) ASSERT_TRUE(put_claimed("x"));
+  EXPECT_EQ(outbound.claim(outbound.position), outbound.position) << "no cell is free";
+  EXPECT_FALSE(put_claimed("x"));
+  while (take(payload)) continue;
+  EXPECT_TRUE(put_claimed("x"));
+}
+
+TEST_F(RingTest, claimed_cells__are_no_records) {
+  attach(77);
+  std::string got;
+  for (uint32_t i = 0; i < 4 * kCells; i++) {
+    // The payload ends with the word that its cell has in the next lap.
+    const uint64_t next_word = outbound.position + kCells * kCellBytes;
+    std::string payload(kCellPayloadBytes, 'x');
+    std::memcpy(&payload[kCellPayloadBytes - sizeof(next_word)], &next_word, sizeof(next_word));
+    ASSERT_TRUE(put_claimed(payload));
+    ASSERT_TRUE(take(got));
+    ASSERT_EQ(got, payload);
+    ASSERT_FALSE(inbound.has_input());
   }
 }
 
@@ -157,7 +201,7 @@ TEST_F(RingTest, put_reference__every_field_arrives) {
   const Reference sent = {0x01234567, 0x89abcdef, 0x0123456789abcdef, 0xfedcba98, 0x76543210};
   wire::Header header = {wire::shape_of(wire::Kind::kRequest, wire::kFirst), 17, 4711};
   header.set_length_and_flags(wire::kHeaderBytes + kReferenceBytes, wire::kByReference);
-  outbound.put_reference(outbound.position, header, sent);
+  outbound.put_reference(header, sent);
   ASSERT_TRUE(inbound.has_input());
   const std::byte* cell = inbound.cell_at(inbound.position);
   EXPECT_EQ(take_header(cell).w2, 4711u);
