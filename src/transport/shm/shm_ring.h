@@ -135,6 +135,7 @@ struct Outbound {
   std::byte* cells = nullptr;
   uint64_t offset_mask = 0;                         ///< position & offset_mask is the offset in `cells`
   const std::atomic<uint64_t>* consumed = nullptr;  ///< in the peer's memory, which may have any value
+  bool is_claiming = false;                         ///< since the last claim(), all records were put to claimed cells
 
   uint64_t capacity_bytes() const { return offset_mask + kCellBytes; }
 
@@ -156,6 +157,7 @@ struct Outbound {
   /// packets are on their way at a time, and those of a whole group with it. Larger groups are slower again, and so are
   /// claims before they are needed, because the peer's prefetchers then take lines back (docs/performance.md).
   [[gnu::noinline]] uint64_t claim(uint64_t at) {
+    is_claiming = true;
     constexpr uint64_t kGroupBytes = 8 * kCellBytes;
     std::byte* const cell = cells + (at & offset_mask);
     if ((at & (kGroupBytes - kCellBytes)) == 0 && at + kGroupBytes <= limit) [[likely]] {
@@ -168,8 +170,12 @@ struct Outbound {
     return claimed = at + bytes;
   }
 
-  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at != claimed. The
-  /// length in `header` is set.
+  /// claim() before it is known whether the next record takes one cell: does nothing if the last one was longer. The
+  /// stores of a longer record follow each other, and so need no claim.
+  [[gnu::noinline]] uint64_t claim_more(uint64_t at) { return is_claiming ? claim(at) : at; }
+
+  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at != claimed.
+  /// The length in `header` is set.
   void put_cell(uint64_t at, const wire::Header& header, const std::byte* data, size_t len) const {
     std::byte* cell = cells + (at & offset_mask);
     put_header(cell, header);
@@ -226,6 +232,7 @@ struct Outbound {
   void advance(uint64_t bytes) {
     position += bytes;
     claimed = std::max(claimed, position);
+    is_claiming = false;
   }
   /// Stores to the end of the payload's place. The word must stay as it is, because the receiver may look at it.
   static void claim_cell(std::byte* cell) {

@@ -39,7 +39,7 @@ class ShmImpl::Sender {
     first_ = position_ = peer_.out.position;
     claimed_ = peer_.out.claimed;
     if (position_ == claimed_) [[unlikely]]
-      claim();
+      claimed_ = peer_.out.claim_more(position_);
   }
   /// False: no cell is known to be free.
   bool claim() {

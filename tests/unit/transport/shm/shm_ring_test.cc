@@ -117,6 +117,10 @@ TEST_F(RingTest, claim__takes_free_cells_up_to_the_end_of_their_group) {
   EXPECT_EQ(outbound.claim(outbound.position), start + 2 * kGroupBytes);
   ASSERT_TRUE(put(std::string(9 * kCellBytes, 'l')));  // ten cells: beyond the claimed ones
   EXPECT_EQ(outbound.claimed, outbound.position);
+  EXPECT_EQ(outbound.claim_more(outbound.position), outbound.position) << "the last record was longer";
+  ASSERT_TRUE(put_claimed("x"));
+  while (outbound.position != outbound.claimed) ASSERT_TRUE(put_claimed("x"));
+  EXPECT_EQ(outbound.claim_more(outbound.position), outbound.position + kGroupBytes);
   while (outbound.position != outbound.limit) ASSERT_TRUE(put_claimed("x"));
   EXPECT_EQ(outbound.claim(outbound.position), outbound.position) << "no cell is free";
   EXPECT_FALSE(put_claimed("x"));
