@@ -113,8 +113,8 @@ class TERN_API SentPackets {
   }
 
   /// For a burst of packets that each hold one credit. The caller writes the records [next_number(), burst_end())
-  /// itself, with entries in a variable of its own, and tells on_burst() how many it has written. The low half of a
-  /// number is enough for that, and takes fewer registers.
+  /// itself, with entries in a variable of its own, and tells on_burst() how many it has written. It may name a record
+  /// by the low half of its number, because a burst is shorter than 2^32 packets.
   class Burst {
    public:
     SentPacket& operator[](uint32_t number) const { return entries_[number & mask_]; }

@@ -30,6 +30,12 @@ void ServerSession::answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t 
   }
 }
 
+void ServerSession::owe_lost_answer(const wire::Header& header, uint64_t number) {
+  due_ |= kLostAnswer;
+  lost_request_number_ = header.request_number();
+  lost_echo_ = static_cast<uint32_t>(number);
+}
+
 /// Handles a probe: sends the response again if there is one, otherwise a credit return. There are two exceptions. If
 /// the client knows that its request was acknowledged, but the request is not or not wholly here, the client would wait
 /// for ever; the request then takes the slot and fails, so that the slot's numbers go on without a gap. A request that

@@ -219,8 +219,8 @@ class TERN_API ServerSession {
   uint32_t transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket);
 
   /// Answers the request that try_begin() has begun at this very time, and sends the answer, if it is one packet and no
-  /// other packet must be sent before it. `send` is as in transmit(), but keeps no payload. False: nothing has changed.
-  /// `bytes` must be at most `sendable`.
+  /// other packet must be sent before it. `send` is as in transmit(), but keeps no payload. False: the packet was not
+  /// sent, and the slot is still in kRunning. `bytes` must be at most `sendable`.
   template <size_t sendable = SIZE_MAX, class Send>
   bool try_answer(ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, Send&& send);
 
@@ -256,7 +256,7 @@ class TERN_API ServerSession {
   static uint64_t bit_of(const ServerSlot* slot) { return uint64_t{1} << index_of(*slot); }
   static ServerVerdict dropped(Drop why) { return {.drop = why}; }
 
-  /// The only function that changes a slot's phase.
+  /// The only function that changes a slot's phase, but for try_answer(), which may take its change back.
   void move(ServerSlot* slot, ServerSlot::Phase to) {
     if constexpr (base::kChecksInvariants) check_transition(slot->phase, to);
     slot->phase = to;
@@ -323,11 +323,7 @@ class TERN_API ServerSession {
     return slot.phase == ServerSlot::Phase::kResponded && slot.response_bytes <= payload_bytes_max_;
   }
   void answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t number, uint64_t now_ns);
-  void owe_lost_answer(const wire::Header& header, uint64_t number) {
-    due_ |= kLostAnswer;
-    lost_request_number_ = header.request_number();
-    lost_echo_ = static_cast<uint32_t>(number);
-  }
+  void owe_lost_answer(const wire::Header& header, uint64_t number);
 
   // Packets out.
   template <class Send, class Ticket>
@@ -434,16 +430,15 @@ template <size_t sendable, class Send>
       wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key_, static_cast<uint32_t>(number),
                           slot->request_number, slot->echo, wire::encode_hold(0), credit_limit, bytes);
   detail::Buffer* response = slot->response;
-  // Before the packet is written, because that takes all registers.
+  // These values change before the send. Behind it they would have to be loaded again.
   next_number_ = number + 1;
   move(slot, ServerSlot::Phase::kResponded);
   slot->response_bytes = bytes;
-  if (!send(header, response->data(), bytes, response)) [[unlikely]] {
-    next_number_ = number;
-    slot->phase = ServerSlot::Phase::kRunning;  // a step back, which move() does not know
-    return false;
-  }
-  return true;
+  if (send(header, response->data(), bytes, response)) [[likely]]
+    return true;
+  next_number_ = number;
+  slot->phase = ServerSlot::Phase::kRunning;  // a step back, which move() does not know
+  return false;
 }
 
 template <class Send, class Ticket>

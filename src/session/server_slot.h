@@ -35,7 +35,7 @@ struct ServerSlot {
   enum class Phase : uint8_t { kIdle, kResponded, kFailed, kReceiving, kRunning };
 
   uint32_t request_number = 0;
-  Phase phase = Phase::kIdle;  ///< written by ServerSession::move() only
+  Phase phase = Phase::kIdle;  ///< written by ServerSession::move()
   uint8_t whole_code = 0;  ///< size that the next packet 0 of the response may have (clause 5.3.3); 0: the session's
   uint16_t type = 0;
   uint32_t request_bytes = 0;

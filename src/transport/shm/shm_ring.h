@@ -38,6 +38,9 @@ inline constexpr uint64_t record_bytes(uint64_t payload_bytes) {
   return (kPayloadOffset + payload_bytes + kCellBytes - 1) & ~(kCellBytes - 1);
 }
 inline constexpr uint32_t kRingCellsMin = 256;
+/// Cells that are claimed together (Outbound::claim()).
+inline constexpr uint64_t kGroupBytes = 8 * kCellBytes;
+static_assert(kRingCellsMin * kCellBytes % kGroupBytes == 0, "a group does not go beyond the end of the ring");
 inline constexpr uint32_t kRingCellsMax = 65536;
 
 /// The control page before the cells.
@@ -130,12 +133,12 @@ inline void copy_small(std::byte* to, const std::byte* from, size_t len) {
 /// The sender's end. Invariant: limit - capacity <= position <= claimed <= limit, all equal modulo kCellBytes.
 struct Outbound {
   uint64_t position = 0;  ///< position of the next record
-  uint64_t claimed = 0;   ///< end of the cells that claim() has got
+  uint64_t claimed = 0;   ///< end of the claimed cells, which are free from `position` on
   uint64_t limit = 0;     ///< cells below it may be written; equal to `position`: the ring is full, or not attached
   std::byte* cells = nullptr;
   uint64_t offset_mask = 0;                         ///< position & offset_mask is the offset in `cells`
   const std::atomic<uint64_t>* consumed = nullptr;  ///< in the peer's memory, which may have any value
-  bool is_claiming = false;                         ///< since the last claim(), all records were put to claimed cells
+  bool is_behind_long = false;                      ///< the last record took several cells
 
   uint64_t capacity_bytes() const { return offset_mask + kCellBytes; }
 
@@ -149,32 +152,32 @@ struct Outbound {
   }
 
   /// Gets the cache lines of the cells from `at` to the end of their group into this CPU's cache, by a store to each.
-  /// `at`: `claimed`, when all claimed cells are written. Returns the new value of `claimed`; `at`: no cell is known to
-  /// be free.
+  /// `at` must equal `claimed`, with all claimed cells written. Returns the new `claimed`, which equals `at` if no cell
+  /// is known to be free.
   ///
-  /// The peer has read these lines, so that the first store to each waits for another cache. Stores leave the store
-  /// buffer in order, which has 64 places or so, and a packet takes some 25 of them: without the claim the lines of two
-  /// packets are on their way at a time, and those of a whole group with it. Larger groups are slower again, and so are
-  /// claims before they are needed, because the peer's prefetchers then take lines back (docs/performance.md).
+  /// The peer has read these lines, so that the first store to each waits for another cache. Without claims, the lines
+  /// of about two packets are on their way at a time, because the store buffer has no place for the stores of more
+  /// packets (docs/decisions.md). A claim has the lines of all cells on their way. Larger groups are slower, and so are
+  /// earlier claims, because the peer's prefetchers take lines back.
   [[gnu::noinline]] uint64_t claim(uint64_t at) {
-    is_claiming = true;
-    constexpr uint64_t kGroupBytes = 8 * kCellBytes;
+    is_behind_long = false;
     std::byte* const cell = cells + (at & offset_mask);
-    if ((at & (kGroupBytes - kCellBytes)) == 0 && at + kGroupBytes <= limit) [[likely]] {
+    const uint64_t offset_in_group = at & (kGroupBytes - kCellBytes);
+    if (offset_in_group == 0 && at + kGroupBytes <= limit) [[likely]] {
 #pragma GCC unroll 8
       for (uint64_t i = 0; i != kGroupBytes; i += kCellBytes) claim_cell(cell + i);
       return claimed = at + kGroupBytes;
     }
-    const uint64_t bytes = std::min(kGroupBytes - (at & (kGroupBytes - kCellBytes)), limit - at);
+    const uint64_t bytes = std::min(kGroupBytes - offset_in_group, limit - at);
     for (uint64_t i = 0; i != bytes; i += kCellBytes) claim_cell(cell + i);
     return claimed = at + bytes;
   }
 
-  /// claim() before it is known whether the next record takes one cell: does nothing if the last one was longer. The
-  /// stores of a longer record follow each other, and so need no claim.
-  [[gnu::noinline]] uint64_t claim_more(uint64_t at) { return is_claiming ? claim(at) : at; }
+  /// claim() before it is known whether the next record takes one cell. Does nothing if the last one took several,
+  /// because the stores of a longer record follow each other, and need no claim.
+  [[gnu::noinline]] uint64_t claim_ahead(uint64_t at) { return is_behind_long ? at : claim(at); }
 
-  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at != claimed.
+  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at < claimed.
   /// The length in `header` is set.
   void put_cell(uint64_t at, const wire::Header& header, const std::byte* data, size_t len) const {
     std::byte* cell = cells + (at & offset_mask);
@@ -232,9 +235,9 @@ struct Outbound {
   void advance(uint64_t bytes) {
     position += bytes;
     claimed = std::max(claimed, position);
-    is_claiming = false;
+    is_behind_long = bytes > kCellBytes;
   }
-  /// Stores to the end of the payload's place. The word must stay as it is, because the receiver may look at it.
+  /// Stores to the cell's last word. Its first word must stay, because the receiver polls it.
   static void claim_cell(std::byte* cell) {
     auto* last_word = reinterpret_cast<std::atomic<uint64_t>*>(cell + kCellBytes - sizeof(uint64_t));
     last_word->store(0, std::memory_order_relaxed);

@@ -14,7 +14,8 @@ class ShmImpl::Sender {
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// takes() is true for packets of one cell, if a free cell is known.
+  /// takes() is true for packets of one cell, if a free cell is known. It may be false behind a record of several
+  /// cells.
   static constexpr size_t kBytesMax = shm::kCellPayloadBytes;
   bool takes(size_t len) const { return len <= kBytesMax && position_ != claimed_; }
   [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
@@ -39,7 +40,7 @@ class ShmImpl::Sender {
     first_ = position_ = peer_.out.position;
     claimed_ = peer_.out.claimed;
     if (position_ == claimed_) [[unlikely]]
-      claimed_ = peer_.out.claim_more(position_);
+      claimed_ = peer_.out.claim_ahead(position_);
   }
   /// False: no cell is known to be free.
   bool claim() {

@@ -2254,6 +2254,24 @@ TEST_F(ClientSessionTest, next_call_makes_the_report_needless) {
   EXPECT_EQ(slot->phase, Phase::kSending);
 }
 
+TEST_F(ClientSessionTest, a_burst_passes_the_end_of_its_numbers_low_half) {
+  constexpr uint32_t kPathProbes = 2;
+  ClientTerms terms;
+  terms.first_number = static_cast<uint32_t>((uint64_t{1} << 32) - 2 - kNumberBase - kPathProbes);
+  open(8, terms);
+  ClientSlot* slots[4];
+  for (ClientSlot*& slot : slots) slot = begin();
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 4u);
+  const uint32_t numbers[] = {0xfffffe, 0xffffff, 0, 1};
+  for (size_t i = 0; i < 4; i++) EXPECT_EQ(packets[i].header.number(), numbers[i]);
+  EXPECT_EQ(session_->packets_sent(), kPathProbes + 4);
+  EXPECT_EQ(session_->packets_in_flight(), 4u);
+  now_ += 10'000;
+  for (size_t i = 0; i < 4; i++) finish(respond(slots[i], numbers[i], 4, 4));
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+}
+
 // ---- Losses that are none ----
 
 // The answers of one burst of the server may arrive in several parts, the answers to later packets first.

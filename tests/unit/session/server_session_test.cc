@@ -42,8 +42,9 @@ class ServerSessionTest : public testing::Test {
     EXPECT_EQ(offers_.arriving_bytes, 0u);
   }
 
-  void make(uint8_t window = 4) {
+  void make(uint8_t window = 4, uint32_t first_number = 1) {
     ServerTerms terms;
+    terms.first_number = first_number;
     terms.local_key = 9;
     terms.remote_key = 7;
     terms.payload_bytes_max = kPayloadMax;
@@ -52,7 +53,8 @@ class ServerSessionTest : public testing::Test {
     terms.path_token = kPathToken;
     terms.session_token = kSessionToken;
     session_ = std::make_unique<ServerSession>(terms, pools_);
-    client_number_ = server_number_ = 0;
+    client_number_ = 0;
+    server_number_ = (first_number - 1) & wire::kNumberMask;
   }
   void prove_path() {
     receive(path_probe(kSessionToken, kFirst), kPayloadMax);
@@ -1222,6 +1224,35 @@ TEST_F(ServerSessionTest, answer_at_once_leaves_with_the_next_number_and_is_kept
   // A probe brings the answer again.
   receive(probe(kFirst + 64));
   EXPECT_EQ(only_answer().size_or_index(), 8u);
+}
+
+TEST_F(ServerSessionTest, an_answer_that_cannot_leave_at_once_leaves_later_with_the_same_number) {
+  begin(kFirst);
+  respond(session_->slot(0), 8);
+  sent();
+  ServerSlot* slot = session_->try_begin(request(kFirst + 64, 10), 10, now_);
+  ASSERT_NE(slot, nullptr);
+  const auto is_full = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
+  EXPECT_FALSE(session_->try_answer(slot, 8, kLimit, is_full));
+  EXPECT_EQ(slot->phase, ServerSlot::Phase::kRunning);
+  slot->response_bytes = 6;
+  session_->respond(slot);
+  EXPECT_EQ(only_answer().size_or_index(), 6u);  // sent() checks the number
+}
+
+TEST_F(ServerSessionTest, a_burst_of_answers_passes_the_end_of_its_numbers_low_half) {
+  make(4, static_cast<uint32_t>((uint64_t{1} << 32) - 3 - kNumberBase));
+  prove_path();
+  for (uint32_t i = 0; i < 4; i++) begin(kFirst | i);
+  for (uint32_t i = 0; i < 4; i++) respond(session_->slot(i), 8);
+  std::vector<uint32_t> numbers;
+  const auto send = [&](const wire::Header& header, const std::byte*, uint32_t, detail::Buffer*) {
+    numbers.push_back(header.number());
+    return true;
+  };
+  EXPECT_EQ(session_->transmit_first(now_, kLimit, send, [] { return uint64_t{1}; }), 4u);
+  EXPECT_EQ(numbers, (std::vector<uint32_t>{0xfffffe, 0xffffff, 0, 1}));
+  EXPECT_EQ(session_->packets_sent(), 5u);  // with the path reply
 }
 
 TEST_F(ServerSessionTest, answer_at_once_waits_for_what_is_to_be_sent_before) {

@@ -107,7 +107,6 @@ TEST_F(RingTest, one_cell__takes_all_lengths) {
 }
 
 TEST_F(RingTest, claim__takes_free_cells_up_to_the_end_of_their_group) {
-  constexpr uint64_t kGroupBytes = 8 * kCellBytes;
   const uint64_t start = 1'000'000 * kGroupBytes;
   attach(start + 5 * kCellBytes);
   std::string payload;
@@ -117,15 +116,31 @@ TEST_F(RingTest, claim__takes_free_cells_up_to_the_end_of_their_group) {
   EXPECT_EQ(outbound.claim(outbound.position), start + 2 * kGroupBytes);
   ASSERT_TRUE(put(std::string(9 * kCellBytes, 'l')));  // ten cells: beyond the claimed ones
   EXPECT_EQ(outbound.claimed, outbound.position);
-  EXPECT_EQ(outbound.claim_more(outbound.position), outbound.position) << "the last record was longer";
+  EXPECT_EQ(outbound.claim_ahead(outbound.position), outbound.position) << "the last record took several cells";
   ASSERT_TRUE(put_claimed("x"));
   while (outbound.position != outbound.claimed) ASSERT_TRUE(put_claimed("x"));
-  EXPECT_EQ(outbound.claim_more(outbound.position), outbound.position + kGroupBytes);
+  EXPECT_EQ(outbound.claim_ahead(outbound.position), outbound.position + kGroupBytes);
   while (outbound.position != outbound.limit) ASSERT_TRUE(put_claimed("x"));
   EXPECT_EQ(outbound.claim(outbound.position), outbound.position) << "no cell is free";
   EXPECT_FALSE(put_claimed("x"));
   while (take(payload)) continue;
   EXPECT_TRUE(put_claimed("x"));
+}
+
+TEST_F(RingTest, claim__ends_at_the_first_unread_record) {
+  attach(0);
+  const std::string full(kCellPayloadBytes, 'f');
+  for (uint32_t i = 0; i < kCells; i++) ASSERT_TRUE(put_claimed(full));
+  std::string got;
+  for (uint32_t i = 0; i < 3; i++) ASSERT_TRUE(take(got));
+  inbound.publish(inbound.position);  // three cells of the next group are free
+  outbound.refresh();
+  EXPECT_EQ(outbound.claim(outbound.position), outbound.limit);
+  EXPECT_EQ(outbound.claimed, outbound.position + 3 * kCellBytes);
+  for (uint32_t i = 3; i < kCells; i++) {
+    ASSERT_TRUE(take(got));
+    ASSERT_EQ(got, full);
+  }
 }
 
 TEST_F(RingTest, claimed_cells__are_no_records) {

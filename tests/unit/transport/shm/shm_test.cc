@@ -63,6 +63,38 @@ TEST(Shm, packets__arrive_in_order_with_their_bytes) {
   }
 }
 
+TEST(Shm, sender__sends_short_and_long_packets_in_turn) {
+  ShmImpl::Options options;
+  options.ring_cells = 256;
+  ShmEnd a(options), b(options);
+  const PeerId peer = connect(a, b);
+  std::vector<std::string> sent;
+  uint32_t full = 0;
+  for (uint32_t turn = 0; turn < 500; turn++) {
+    {
+      ShmImpl::Sender sender(*a.shm, peer);
+      for (uint32_t i = 0; i < 11; i++) {
+        const std::string bytes = pattern(i % 4 == 3 ? 100 + i : 20 + i, turn + i);
+        const auto number = static_cast<uint32_t>(sent.size());
+        const auto header = wire::client_header(wire::Kind::kRequest, wire::kFirst, 7, number, 1, 0, 1, 32);
+        if (!sender.send(header, reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(), nullptr)) {
+          full++;
+          break;
+        }
+        sent.push_back(bytes);
+      }
+    }
+    EXPECT_EQ(a->counters().packets_sent, sent.size());
+    a->flush();
+    if (turn % 25 == 24) {
+      ASSERT_TRUE(run_until({&b}, [&] { return b.got.size() == sent.size(); }));
+    }
+  }
+  EXPECT_GT(full, 10u);
+  ASSERT_TRUE(run_until({&b}, [&] { return b.got.size() == sent.size(); }));
+  EXPECT_EQ(b.got, sent);
+}
+
 TEST(Shm, connect__serves_both_directions_and_counts_references) {
   ShmEnd a, b;
   const PeerId ab = connect(a, b);
