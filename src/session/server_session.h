@@ -430,7 +430,7 @@ template <size_t sendable, class Send>
       wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key_, static_cast<uint32_t>(number),
                           slot->request_number, slot->echo, wire::encode_hold(0), credit_limit, bytes);
   detail::Buffer* response = slot->response;
-  // These values change before the send. Behind it they would have to be loaded again.
+  // Changed before the send: after it, the number and the slot would have to be loaded again.
   next_number_ = number + 1;
   move(slot, ServerSlot::Phase::kResponded);
   slot->response_bytes = bytes;

@@ -38,10 +38,10 @@ inline constexpr uint64_t record_bytes(uint64_t payload_bytes) {
   return (kPayloadOffset + payload_bytes + kCellBytes - 1) & ~(kCellBytes - 1);
 }
 inline constexpr uint32_t kRingCellsMin = 256;
+inline constexpr uint32_t kRingCellsMax = 65536;
 /// Cells that are claimed together (Outbound::claim()).
 inline constexpr uint64_t kGroupBytes = 8 * kCellBytes;
 static_assert(kRingCellsMin * kCellBytes % kGroupBytes == 0, "a group does not go beyond the end of the ring");
-inline constexpr uint32_t kRingCellsMax = 65536;
 
 /// The control page before the cells.
 struct RingControl {
@@ -138,7 +138,7 @@ struct Outbound {
   std::byte* cells = nullptr;
   uint64_t offset_mask = 0;                         ///< position & offset_mask is the offset in `cells`
   const std::atomic<uint64_t>* consumed = nullptr;  ///< in the peer's memory, which may have any value
-  bool is_behind_long = false;                      ///< the last record took several cells
+  bool is_after_long = false;                       ///< the last record took several cells
 
   uint64_t capacity_bytes() const { return offset_mask + kCellBytes; }
 
@@ -160,7 +160,7 @@ struct Outbound {
   /// packets (docs/decisions.md). A claim has the lines of all cells on their way. Larger groups are slower, and so are
   /// earlier claims, because the peer's prefetchers take lines back.
   [[gnu::noinline]] uint64_t claim(uint64_t at) {
-    is_behind_long = false;
+    is_after_long = false;
     std::byte* const cell = cells + (at & offset_mask);
     const uint64_t offset_in_group = at & (kGroupBytes - kCellBytes);
     if (offset_in_group == 0 && at + kGroupBytes <= limit) [[likely]] {
@@ -175,7 +175,7 @@ struct Outbound {
 
   /// claim() before it is known whether the next record takes one cell. Does nothing if the last one took several,
   /// because the stores of a longer record follow each other, and need no claim.
-  [[gnu::noinline]] uint64_t claim_ahead(uint64_t at) { return is_behind_long ? at : claim(at); }
+  [[gnu::noinline]] uint64_t claim_ahead(uint64_t at) { return is_after_long ? at : claim(at); }
 
   /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at < claimed.
   /// The length in `header` is set.
@@ -235,7 +235,7 @@ struct Outbound {
   void advance(uint64_t bytes) {
     position += bytes;
     claimed = std::max(claimed, position);
-    is_behind_long = bytes > kCellBytes;
+    is_after_long = bytes > kCellBytes;
   }
   /// Stores to the cell's last word. Its first word must stay, because the receiver polls it.
   static void claim_cell(std::byte* cell) {

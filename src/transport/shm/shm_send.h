@@ -14,7 +14,7 @@ class ShmImpl::Sender {
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// takes() is true for packets of one cell, if a free cell is known. It may be false behind a record of several
+  /// takes() is true for packets of one cell, if a free cell is known. It may be false after a record of several
   /// cells.
   static constexpr size_t kBytesMax = shm::kCellPayloadBytes;
   bool takes(size_t len) const { return len <= kBytesMax && position_ != claimed_; }

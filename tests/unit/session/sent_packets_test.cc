@@ -24,11 +24,13 @@ class SentPacketsTest : public testing::Test {
     }
   }
 
-  /// Sends a burst of `count` packets, packet i at time i.
+  /// Sends a burst of `count` packets. A packet's time is its number.
   void write_burst(uint32_t count) {
     const SentPackets::Burst burst = sent_.burst();
-    const auto first = static_cast<uint32_t>(sent_.next_number());
-    for (uint32_t i = 0; i < count; i++) burst[first + i] = {.time_ns = i, .kind = Kind::kShort};
+    const uint64_t first = sent_.next_number();
+    for (uint64_t n = first; n < first + count; n++) {
+      burst[static_cast<uint32_t>(n)] = {.time_ns = n, .kind = Kind::kShort};
+    }
     sent_.on_burst(count);
   }
 
@@ -138,7 +140,7 @@ TEST_F(SentPacketsTest, burst_takes_credits) {
   write_burst(3);
   EXPECT_EQ(sent_.in_flight(), 3u);
   EXPECT_EQ(sent_.next_number(), kFirst + 3);
-  EXPECT_EQ(sent_[kFirst + 2].time_ns, 2u);
+  EXPECT_EQ(sent_[kFirst + 2].time_ns, kFirst + 2);
 }
 
 TEST_F(SentPacketsTest, burst_may_pass_the_end_of_a_numbers_low_half) {
@@ -148,7 +150,7 @@ TEST_F(SentPacketsTest, burst_may_pass_the_end_of_a_numbers_low_half) {
   EXPECT_EQ(sent_.burst_end(), first + 4);  // the ring has four records
   write_burst(4);
   EXPECT_EQ(sent_.next_number(), first + 4);
-  for (uint64_t i = 0; i < 4; i++) EXPECT_EQ(sent_[first + i].time_ns, i);
+  for (uint64_t n = first; n < first + 4; n++) EXPECT_EQ(sent_[n].time_ns, n);
 }
 
 TEST_F(SentPacketsTest, largest_answered_never_falls) {
