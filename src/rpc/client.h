@@ -135,9 +135,10 @@ struct alignas(64) Client {
   }
   bool rests_at_once() const { return (looks & kRestsAtOnce) != 0; }
   void rest_by_ticks() { looks &= static_cast<uint8_t>(~kRestsAtOnce); }
-  // Calls ask these two, and so need no cache line of `extras` and `peer_lost_ns`.
+  // Calls ask these three, and so need no cache line of `extras` and `peer_lost_ns`.
   bool has_queue() const { return (looks & kHasQueue) != 0; }
   bool has_lost_peer() const { return (looks & kHasLostPeer) != 0; }
+  bool is_plain() const { return (looks & (kHasQueue | kHasLostPeer)) == 0; }  ///< neither of these two
   void note_lost_peer(uint64_t now_ns) {
     if (has_lost_peer()) return;
     peer_lost_ns = now_ns;

@@ -486,7 +486,7 @@ void ClientSessions::check_lists(const Client* client) const {
   client->session.check_invariants();
   if (client->session.state() != ClientSession::State::kOpen) CHECK(client->opening() != nullptr);
   if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting);  // it has a timer
-  if (client->is_asleep) CHECK(!client->is_ticking && client->session.sleeps_lightly());
+  if (client->is_asleep) CHECK(!client->is_ticking && client->session.sleeps());
   CHECK(client->has_queue(), ==, client->extras != nullptr && client->extras->queue != nullptr);
   CHECK(client->extras == nullptr || !client->extras->is_empty());
   if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());  // virtual time may be 0

@@ -39,13 +39,17 @@ inline const Status kLateCall(Code::kDeadline, "the call's deadline passed befor
 
 class TERN_API ClientSessions {
  public:
+  /// If at least this many sessions tick, further ones rest with their last answer. The records of fewer stay in a
+  /// second-level cache, and a tick costs less than a rest for each call.
+  static constexpr size_t kRestAtOnceFrom = 1024;
+
   /// `default_control`: the transport's controller, for endpoints and sessions whose options name none.
   ClientSessions(EndpointContext& context, Peers& peers, Completions& completions, CongestionControl default_control)
       : context_(context),
         peers_(peers),
         completions_(completions),
         default_control_(default_control),
-        rests_at_once_from_(context.transport.shortcuts().rest_at_once ? EndpointContext::kCachedSessions : SIZE_MAX) {}
+        rests_at_once_from_(context.transport.shortcuts().rest_at_once ? kRestAtOnceFrom : SIZE_MAX) {}
 
   // -- Sessions (client_sessions.cc) --
 
@@ -317,6 +321,7 @@ class TERN_API ClientSessions {
   }
   void rest_at_once(Client* client);
   void try_rest(Client* client);
+  void fall_asleep(Client* client);
   void set_asleep(Client* client, bool is_asleep);
   void set_report_delay();
   bool end_if_lost(Client* client);
@@ -328,7 +333,7 @@ class TERN_API ClientSessions {
   Peers& peers_;
   Completions& completions_;
   const CongestionControl default_control_;
-  const size_t rests_at_once_from_;  ///< sessions rest with their last answer if at least this many tick
+  const size_t rests_at_once_from_;  ///< kRestAtOnceFrom; SIZE_MAX: sessions never rest at once
 
   session::ClientPools pools_;
   base::Pool<Client> pool_;

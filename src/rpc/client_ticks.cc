@@ -39,7 +39,7 @@ constexpr Status kFruitless(Code::kNoResponse,
 
 /// True if the session's calls have ended since the last check. The next check is when its report is due.
 bool is_done_for_now(const Client& client) {
-  return client.is_resting && client.session.is_at_rest() && !client.has_queue() && !client.has_lost_peer();
+  return client.is_resting && client.is_plain() && client.session.is_at_rest();
 }
 
 /// Returns the status of a session that ended because its packets of full length do not pass any more.
@@ -78,9 +78,8 @@ void ClientSessions::run_departures() {
 
 // ---- Timeouts ----
 
-/// Called before a session is used that was not used for a while. Prefetches its cache lines first.
+/// Called before a session is used that was not used for a while.
 void ClientSessions::begin_to_tick(Client* client) {
-  client->session.prefetch();
   set_asleep(client, false);
   client->session.forget_old_credits(context_.now_ns);
   client->session.forget_old_congestion(context_.now_ns);
@@ -174,27 +173,27 @@ void ClientSessions::stop_ticking(Client* client) {
 }
 
 /// Called when a call has ended on a session that ticks together with many others. Without calls it needs no tick,
-/// which would have to get its cache lines again. But ticks see that a session is busy, and report the slots that rest
-/// meanwhile (clause 5.5).
+/// which would have to get its cache lines again.
 void ClientSessions::rest_at_once(Client* client) {
-  if (!client->session.is_at_rest()) return;
-  if (client->session.has_several_unreported()) {
-    client->rest_by_ticks();
+  if (client->is_resting && client->is_plain()) [[likely]] {
+    if (!client->session.try_rest()) return;
+    stop_ticking(client);
+    fall_asleep(client);
     return;
   }
-  if (!is_done_for_now(*client) && tick(client, context_.now_ns)) return;
-  if (client->is_dead) return;
+  if (!client->session.is_at_rest() || tick(client, context_.now_ns) || client->is_dead) return;
   stop_ticking(client);
   try_rest(client);
 }
 
-/// Called when a session has left ticking_. A session at rest whose next call cannot be refused falls asleep, if there
-/// are many sessions.
+/// Called when a session has left ticking_.
 void ClientSessions::try_rest(Client* client) {
-  client->session.try_rest();
-  const bool is_plain = !client->has_queue() && !client->has_lost_peer();
-  if (context_.receiving != Receiving::kAhead || !is_plain || !client->session.sleeps_lightly()) return;
-  set_asleep(client, true);
+  if (client->session.try_rest() && client->is_plain()) fall_asleep(client);
+}
+
+/// Marks a session at rest whose next call cannot be refused, if there are many sessions.
+inline void ClientSessions::fall_asleep(Client* client) {
+  if (context_.receiving == Receiving::kAhead) set_asleep(client, true);
 }
 
 void ClientSessions::set_asleep(Client* client, bool is_asleep) {

@@ -227,6 +227,7 @@ StartedCall EndpointCore::start_asleep(Session session, uint32_t type, detail::B
 StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                            detail::Buffer* response, Client* client) {
   if (context_.tracer != nullptr) return start_call_slow(session, type, request, response);
+  client->session.prefetch();
   client_sessions_.begin_noted();
   client_sessions_.start_ticking(client);
   client->session.wake();  // without memory for the call, start_call_slow() says so

@@ -45,6 +45,7 @@ struct alignas(64) ClientBusy {
   SentPackets::Embedded first_sent;
   ClientSlot first_slot;  ///< the slot that is taken first; most sessions take no other
 
+  uint64_t made_mask = 0;   ///< slots that have memory
   uint64_t sample_ns = 0;   ///< ClientSession::last_sample_ns_ when the session woke
   bool is_watched = false;  ///< `watch` exists
   union {

@@ -43,9 +43,14 @@ bool ClientSession::open_slots() {
   return true;
 }
 
+/// Makes any slot but the first one, which wake_with() makes.
 ClientSlot* ClientSession::make_slot(uint32_t index) {
-  ClientSlot* slot = index == 0 ? &busy_->first_slot : pools_.slots.take();
-  if (slot == nullptr) return nullptr;
+  ClientSlot* slot = pools_.slots.take();
+  if (slot != nullptr) init_slot(slot, index);
+  return slot;
+}
+
+inline void ClientSession::init_slot(ClientSlot* slot, uint32_t index) {
   const uint32_t number = numbers()[index];
   slot->request_number = (number & ~kIndexBits) | index;
   slot->bit = bit(index);
@@ -57,25 +62,43 @@ ClientSlot* ClientSession::make_slot(uint32_t index) {
     slot->rested_number = slot->request_number;
   }
   slots_[index] = slot;
-  return slot;
+  busy_->made_mask |= slot->bit;
 }
 
-/// `busy`: the memory; null: takes some.
-bool ClientSession::wake(ClientBusy* busy) {
-  if (busy_ != nullptr) return true;
-  if (state_ != State::kOpen) return false;
-  busy_ = busy != nullptr ? busy : pools_.busy.take();
-  if (busy_ == nullptr) return false;
-  busy_->sample_ns = last_sample_ns_;
-  sent_.shrink(busy_->first_sent);
-  if (window_ <= kFirstSlots) slots_ = busy_->first_slots;
-  // A report can only name slots that have a ClientSlot.
-  for (uint64_t mask = unreported_mask_ | 1; mask != 0; mask &= mask - 1) {
-    if (make_slot(static_cast<uint32_t>(std::countr_zero(mask))) != nullptr) continue;
-    fall_asleep();
-    return false;
+/// Gives each unreported slot memory, because a report can only name slots that have it. False: there is none.
+bool ClientSession::make_unreported_slots() {
+  for (uint64_t mask = unreported_mask_ & ~busy_->made_mask; mask != 0; mask &= mask - 1) {
+    if (make_slot(static_cast<uint32_t>(std::countr_zero(mask))) == nullptr) return false;
   }
   return true;
+}
+
+/// True if the server keeps the responses of several free slots, because no report has named them.
+bool ClientSession::has_several_unreported() const {
+  const uint64_t made = is_awake() ? busy_->made_mask : 0;
+  size_t count = static_cast<size_t>(std::popcount(unreported_mask_ & ~made));
+  for (uint64_t mask = made; mask != 0 && count < 2; mask &= mask - 1) {
+    count += slots_[std::countr_zero(mask)]->is_unreported() ? 1 : 0;
+  }
+  return count > 1;
+}
+
+bool ClientSession::wake() {
+  if (busy_ != nullptr) return true;
+  if (state_ != State::kOpen) return false;
+  ClientBusy* busy = pools_.busy.take();
+  if (busy == nullptr) return false;
+  wake_with(busy);
+  return true;
+}
+
+/// Only if sleeps().
+inline void ClientSession::wake_with(ClientBusy* busy) {
+  busy_ = busy;
+  busy->sample_ns = last_sample_ns_;
+  sent_.wake(busy->first_sent);
+  if (window_ <= kFirstSlots) slots_ = busy->first_slots;
+  init_slot(&busy->first_slot, 0);
 }
 
 ClientWatch& ClientSession::begin_watch() const {
@@ -87,9 +110,12 @@ ClientWatch& ClientSession::begin_watch() const {
 }
 
 void ClientSession::begin_first(ClientBusy* busy) {
-  const ClientSlot& call = busy->first_slot;
-  CHECK(wake(busy));
-  CHECK(begin(call.request, call.response, call.type) == &call);
+  CHECK(sleeps());
+  wake_with(busy);
+  ClientSlot* call = &busy->first_slot;
+  if (call->request->length_bytes < short_bytes_end_) [[likely]]  // begin() touches another cache line
+    return take_slot(call, call->request, call->response, call->type, fresh_mask_);
+  CHECK(begin(call->request, call->response, call->type) == call);
 }
 
 /// True if nothing needs the memory for calls. A report that is not acknowledged needs the slots that it names, and a
@@ -99,20 +125,22 @@ bool ClientSession::can_rest() const {
          (!holds_report_ || reports_.number() == 0) && !is_stalled_ && !is_searching() && sent_.in_flight() == 0;
 }
 
-void ClientSession::try_rest() {
-  if (busy_ == nullptr || !can_rest()) return;
+bool ClientSession::try_rest() {
+  if (busy_ == nullptr) return sleeps();
+  if (!can_rest()) return false;
   sent_.advance_oldest();
   ProbeTimer timer = is_watched() ? watch().probe_timer : ProbeTimer(response_ns_, last_progress_ns_, busy_->sample_ns);
   timer.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
   response_ns_ = static_cast<uint32_t>(std::min<uint64_t>(timer.response_ns(), UINT32_MAX));
   fall_asleep();
+  return true;
 }
 
 void ClientSession::fall_asleep() {
   CHECK(sent_.is_empty());
-  for (uint32_t i = 0; i < window_; i++) {
+  for (uint64_t mask = busy_->made_mask; mask != 0; mask &= mask - 1) {
+    const auto i = static_cast<uint32_t>(std::countr_zero(mask));
     ClientSlot* slot = std::exchange(slots_[i], nullptr);
-    if (slot == nullptr) continue;
     numbers()[i] = (slot->request_number & ~kIndexBits) | (slot->has_rested() ? kHasRested : 0);
     unreported_mask_ = slot->is_reported() ? unreported_mask_ & ~slot->bit : unreported_mask_ | slot->bit;
     if (slot != &busy_->first_slot) pools_.slots.give(slot);

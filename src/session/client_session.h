@@ -120,21 +120,18 @@ class TERN_API ClientSession {
   uint64_t busy_mask() const { return window_mask() & ~free_mask_; }
   /// True if the session has no call and nothing to send.
   bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask() && !is_report_due(); }
-  /// True if the server keeps the responses of several free slots, because no report has named them.
-  bool has_several_unreported() const { return Reports::count_unreported(used_slots()) > 1; }
   /// Gets the memory for calls, which a session at rest does not have. begin() also does that. False: the session is
   /// not open, or there is no memory.
-  bool wake() { return wake(nullptr); }
+  bool wake();
   /// Begins the call that was written into the first slot of `busy`: buffers, type, sequence and continuation. Only if
-  /// sleeps_lightly(), and for a request of at most wire::kPayloadBytesMin bytes.
+  /// sleeps(), and for a request of at most wire::kPayloadBytesMin bytes.
   void begin_first(ClientBusy* busy);
-  /// True if the session is at rest, and begin_first() needs no other memory.
-  bool sleeps_lightly() const { return state_ == State::kOpen && busy_ == nullptr && unreported_mask_ <= 1; }
+  /// True if the session is open and at rest, without memory for calls.
+  bool sleeps() const { return state_ == State::kOpen && busy_ == nullptr; }
   /// Gives back the memory for calls, if the session has no call, has nothing to send, and waits for no answer. Slots
-  /// of the session are not valid any more then.
-  void try_rest();
-  /// False: the session has no memory for calls.
-  bool is_awake() const { return busy_ != nullptr; }
+  /// of the session are not valid any more then. Returns sleeps().
+  bool try_rest();
+  bool is_awake() const { return busy_ != nullptr; }  ///< has memory for calls
   /// Falls back to the handshake's credit limit if the last answer is old: the server has shared out the present limit
   /// anew since (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
@@ -318,7 +315,10 @@ class TERN_API ClientSession {
   uint32_t* numbers() { return window_ <= kFirstSlots ? first_numbers_ : more_numbers_; }
   static ClientSlot** no_slots();
   ClientSlot* make_slot(uint32_t index);
-  bool wake(ClientBusy* busy);
+  bool make_unreported_slots();
+  bool has_several_unreported() const;
+  void init_slot(ClientSlot* slot, uint32_t index);
+  void wake_with(ClientBusy* busy);
   ClientWatch& begin_watch() const;
   bool open_slots();
   bool can_rest() const;
@@ -468,7 +468,7 @@ class TERN_API ClientSession {
 
   // The next cache line begins here.
   ClientBusy* busy_ = nullptr;    ///< null: the session is at rest, or not open
-  uint64_t unreported_mask_ = 0;  ///< at rest: slots whose last response the server does not know to have arrived
+  uint64_t unreported_mask_ = 0;  ///< slots without memory whose last response has not been reported (clause 5.5)
   ClientPools& pools_;
   const CommonTerms& terms_;
   /// The request number of the last request of each slot without memory; before its first one, the number before it.

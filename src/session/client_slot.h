@@ -92,6 +92,7 @@ struct ClientSlot {
 
   /// kFree: true if the server knows that the last response has arrived.
   bool is_reported() const { return rested_number == ~request_number; }
+  bool is_unreported() const { return phase == Phase::kFree && !is_reported(); }
   void set_reported() { rested_number = ~request_number; }
   /// kFree: marks the slot as not reported, and as not free at the last look (Reports::look()). Stores an older
   /// request number of the slot, because no later request has it.

@@ -156,6 +156,7 @@ void ClientSession::hold_report(bool holds) {
 }
 
 void ClientSession::look_at_reports(uint64_t now_ns) {
+  if (!make_unreported_slots()) return reports_.put_off(now_ns + terms_.report_delay_ns);
   const bool is_due =
       reports_.look(used_slots(), busy_mask() == 0, now_ns, terms_.report_delay_ns, sent_.next_number());
   if (is_due) detours_ |= kReportDue;
@@ -181,7 +182,8 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
     }
     reports_.on_rest(now_ns + report_delay_ns);
   }
-  const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
+  // With several slots to report, calls on one of them do not put off the report of the others.
+  const uint64_t quiet_ns = has_several_unreported() ? report_delay_ns : now_ns - std::min(now_ns, last_answer_ns());
   if (reports_.is_due_at_rest(now_ns, quiet_ns, report_delay_ns)) {
     if ((holds_report_ || pools_.reports_free > 0) && wake()) {
       look_at_reports(now_ns);

@@ -8,19 +8,13 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
-bool is_unreported(const ClientSlot* slot) {
-  return slot != nullptr && slot->phase == Phase::kFree && !slot->is_reported();
-}
+bool is_unreported(const ClientSlot* slot) { return slot != nullptr && slot->is_unreported(); }
 
 void store_u32(std::byte* to, uint32_t value) {
   for (int i = 0; i < 4; i++) to[i] = static_cast<std::byte>(value >> (8 * i));
 }
 
 }  // namespace
-
-size_t Reports::count_unreported(Slots slots) {
-  return static_cast<size_t>(std::count_if(slots.begin(), slots.end(), is_unreported));
-}
 
 bool Reports::is_due_at_rest(uint64_t now_ns, uint64_t quiet_ns, uint64_t delay_ns) {
   if (now_ns >= look_at_ns_ && tries_ == 0 && quiet_ns < delay_ns) look_at_ns_ = now_ns + delay_ns - quiet_ns;

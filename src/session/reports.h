@@ -16,7 +16,7 @@ namespace tern::session {
 /// session at rest reports all of its slots at once.
 class TERN_API Reports {
  public:
-  using Slots = std::span<ClientSlot* const>;  ///< null: a slot that was never used
+  using Slots = std::span<ClientSlot* const>;  ///< null: a slot without memory; none of these is unreported
   /// Number of reports sent without an acknowledgement. The first wait is an eighth of the report delay, and each wait
   /// is twice as long as the one before. All waits together take 3 s by default, and at least the liveness timeout,
   /// because a shorter silence does not end the session. The server then frees the responses by itself.
@@ -41,10 +41,8 @@ class TERN_API Reports {
   /// At rest: true if the look is due. The server has been silent for `quiet_ns`. If no report was sent before, the
   /// look waits for a silence of `delay_ns`, because there may have been calls so short that no tick has seen them.
   bool is_due_at_rest(uint64_t now_ns, uint64_t quiet_ns, uint64_t delay_ns);
-  /// At rest, in place of look(): the endpoint has too many unacknowledged reports.
+  /// In place of look(): the endpoint has too many unacknowledged reports, or no memory for this one.
   void put_off(uint64_t look_at_ns) { look_at_ns_ = look_at_ns; }
-  /// Returns the number of free slots whose responses the server keeps, as far as reports have told it.
-  static size_t count_unreported(Slots slots);
   /// Returns true if a report must be sent.
   bool look(Slots slots, bool is_at_rest, uint64_t now_ns, uint64_t delay_ns, uint64_t next_number);
   /// Writes the payload of a report, 4 B for each slot that it names. Returns its length in bytes.

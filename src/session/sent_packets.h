@@ -71,11 +71,15 @@ class TERN_API SentPackets {
   void shrink(Embedded& embedded) {
     release();
     std::fill_n(embedded, kEmbedded, SentPacket());  // they may be older than the ring
+    wake(embedded);
+  }
+  /// Only for a ring without memory. `embedded` must have no records.
+  void wake(Embedded& embedded) {
     entries_ = embedded;
     size_ = kEmbedded;
     mask_ = kEmbedded - 1;
   }
-  /// Gives up the ring's memory. Must be called without records. shrink() must be called before add().
+  /// Gives up the ring's memory. Must be called without records. wake() must be called before add().
   void rest() {
     release();
     entries_ = nothing();

@@ -12,7 +12,7 @@ namespace tern::rpc_test {
 namespace {
 
 #ifdef TERN_IS_SANITIZED
-constexpr size_t kSessions = 500;
+constexpr size_t kSessions = 1300;
 #else
 constexpr size_t kSessions = 2000;
 #endif
@@ -68,7 +68,7 @@ TYPED_TEST(ManySessionsTest, more_busy_sessions_than_are_cached_have_all_their_a
   ASSERT_EQ(sessions.size(), kSessions);
   this->rest();
   const auto& core = rpc::EndpointCore::of(*this->world_.client);
-  constexpr size_t kBusy = rpc::EndpointContext::kCachedSessions + 200;
+  constexpr size_t kBusy = rpc::ClientSessions::kRestAtOnceFrom + 200;
   for (int round = 0; round < 3; round++) {
     size_t answered = 0;
     for (size_t i = 0; i < kBusy; i++) {
@@ -88,10 +88,10 @@ TYPED_TEST(ManySessionsTest, more_busy_sessions_than_are_cached_have_all_their_a
   EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
 }
 
-/// A busy session must be seen by ticks, which report the responses of its idle slots.
+/// The responses of its idle slots are reported, though the session never rests for a report delay.
 TYPED_TEST(ManySessionsTest, a_session_with_one_call_after_the_other_reports_its_other_slots) {
   constexpr uint16_t kKept = 7;
-  constexpr size_t kBusy = rpc::EndpointContext::kCachedSessions + 20;
+  constexpr size_t kBusy = rpc::ClientSessions::kRestAtOnceFrom + 20;
   static_assert(kBusy < kSessions);
   std::vector<Request> kept;  // destroyed before the server's endpoint
   ASSERT_TRUE(

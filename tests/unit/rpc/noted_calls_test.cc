@@ -199,6 +199,20 @@ TEST_F(NotedCalls, end_with_their_endpoint) {
   }
 }
 
+/// The server keeps two responses of the session, and no report has named them yet.
+TEST_F(NotedCalls, may_be_of_sessions_with_several_responses_to_report) {
+  ASSERT_TRUE(call(0, "a").ok());
+  ASSERT_TRUE(call(0, "b").ok());
+  expect_answers(2);
+  ASSERT_TRUE(run_until([&] { return !is_awake(0); }, 50'000'000)) << "before a report is due";
+  in_continuation([&] {
+    ASSERT_TRUE(call(0, "c").ok());
+    EXPECT_FALSE(is_awake(0));
+    ASSERT_TRUE(call(0, "d").ok());
+  });
+  expect_answers(4);
+}
+
 TEST_F(NotedCalls, are_not_those_of_prefetched_sessions) {
   in_continuation([&] {
     client_->rpc->prefetch(sessions_[0]);

@@ -9,7 +9,7 @@ namespace tern::rpc_test {
 namespace {
 
 constexpr uint16_t kEcho = 1;
-constexpr size_t kCached = rpc::EndpointContext::kCachedSessions;
+constexpr size_t kCached = rpc::ClientSessions::kRestAtOnceFrom;
 constexpr size_t kBusy = kCached + 200;
 
 class RestingSessions : public VirtualWorld {
@@ -40,7 +40,7 @@ class RestingSessions : public VirtualWorld {
                                                   resting += !is_awake(session);
                                                 });
       ASSERT_TRUE(call.ok()) << call.status().message();
-      turn(10);  // so that no queue overflows, and no call is too late
+      turn(2);  // so that no queue overflows, and no session rests by a tick before all have a call
     }
     ASSERT_TRUE(run_until([&] { return answered == kBusy; }, 1'000'000, 10));
   }

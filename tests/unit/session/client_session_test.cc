@@ -3223,7 +3223,7 @@ TEST_F(RestingClientTest, begins_a_call_that_was_written_before) {
     uint32_t before = make_calls(1)[0];
     for (int round = 0; round < 3; round++) {
       expect_rest();
-      ASSERT_TRUE(session_->sleeps_lightly());
+      ASSERT_TRUE(session_->sleeps());
       ClientBusy* busy = pools_.busy.take();
       requests_.push_back(make_buffer(10));
       responses_.push_back(make_buffer(10));
@@ -3245,16 +3245,72 @@ TEST_F(RestingClientTest, begins_a_call_that_was_written_before) {
   }
 }
 
-TEST_F(RestingClientTest, does_not_sleep_lightly_with_more_to_report_than_the_first_slot) {
+TEST_F(RestingClientTest, sleeps_whatever_it_has_to_report) {
   open_for_rest(8);
-  EXPECT_TRUE(session_->sleeps_lightly()) << "not used yet";
+  EXPECT_TRUE(session_->sleeps()) << "not used yet";
   make_calls(1);
-  EXPECT_FALSE(session_->sleeps_lightly()) << "not at rest yet";
+  EXPECT_FALSE(session_->sleeps()) << "not at rest yet";
   expect_rest();
-  EXPECT_TRUE(session_->sleeps_lightly());
-  make_calls(2);
+  EXPECT_TRUE(session_->sleeps());
+  const std::vector<uint32_t> numbers = make_calls(2);
   expect_rest();
-  EXPECT_FALSE(session_->sleeps_lightly());
+  EXPECT_TRUE(session_->sleeps());
+  // A call takes the first slot's memory only, and the report names the second slot nevertheless.
+  const uint32_t number = make_calls(1)[0];
+  EXPECT_EQ(pools_.slots.taken(), 0u);
+  tick();
+  tick(kDelayNs);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(reported(packets[0]), (std::vector<uint32_t>{number, numbers[1]}));
+}
+
+TEST_F(RestingClientTest, a_slot_that_rests_is_reported_while_another_has_a_call_now_and_then) {
+  for (const uint8_t window : {2, 8, 64}) {
+    SCOPED_TRACE(window);
+    server_number_ = 0;
+    open_for_rest(window);
+    const uint32_t resting = make_calls(2)[1];
+    tick();
+    expect_rest();
+    std::vector<uint32_t> numbers;
+    for (int i = 0; i < 30; i++) {
+      const uint32_t number = make_calls(1)[0];
+      rest();
+      tick(10 * kMs);  // finds the session at rest
+      for (const TestPacket& packet : sent()) {
+        ASSERT_TRUE(numbers.empty()) << "once, for it was acknowledged";
+        numbers = reported(packet);
+        EXPECT_EQ(numbers, (std::vector<uint32_t>{number, resting}));
+        EXPECT_LE(i, 10) << "after one delay";
+        credit(packet.header.number());
+      }
+      rest();
+    }
+    EXPECT_FALSE(numbers.empty());
+  }
+}
+
+TEST_F(RestingClientTest, a_report_waits_for_the_memory_of_the_slots_that_it_names) {
+  open_for_rest(8);
+  const std::vector<uint32_t> numbers = make_calls(2);
+  tick();
+  expect_rest();
+  std::vector<ClientSlot*> others;
+  others.reserve(1000);
+  g_has_no_memory = true;
+  while (ClientSlot* slot = pools_.slots.take()) others.push_back(slot);
+  const ClientTick result = tick(kDelayNs);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(result.next_ns, now_ + kDelayNs);
+  rest();
+  EXPECT_FALSE(session_->is_awake());
+  for (ClientSlot* slot : others) pools_.slots.give(slot);
+  g_has_no_memory = false;
+  tick(kDelayNs);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(reported(packets[0]), numbers);
 }
 
 TEST_F(RestingClientTest, does_not_rest_with_a_call) {
