@@ -239,11 +239,11 @@ class Endpoint {
   /// True if the session is open. False: it is still connecting, or it has ended.
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
-  /// A hint: calls of this session will follow. Begins to load the session's place in a table into the caches, and with
-  /// the fourth call of prefetch() from now, the session's state. It pays in programs that visit thousands of sessions
-  /// at random, and prefetch each of them some twelve calls earlier. Calls from continuations and handlers need it
-  /// less, because their cache misses overlap anyway. Without effect in another thread than the owner's, and if there
-  /// is no such session.
+  /// A hint: calls of this session will follow. Begins to load the session's entry in a table into the caches. The
+  /// fourth later call of prefetch() begins to load the session itself. It pays in programs that visit many sessions at
+  /// random, and prefetch each of them about eight calls earlier. For calls from continuations and handlers it pays
+  /// with hundreds of thousands of sessions only, because most of their cache misses overlap anyway. Without effect in
+  /// another thread than the owner's, and if there is no such session.
   TERN_API void prefetch(Session session) const;
 
   /// Returns a buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity at least

@@ -39,8 +39,8 @@ inline const Status kLateCall(Code::kDeadline, "the call's deadline passed befor
 
 class TERN_API ClientSessions {
  public:
-  /// If at least this many sessions tick, further ones rest with their last answer. The records of fewer stay in a
-  /// second-level cache, and a tick costs less than a rest for each call.
+  /// If at least this many sessions tick, further ones rest with their last answer. With fewer, their memory for calls
+  /// stays in a second-level cache, and a tick costs less than a rest after each call.
   static constexpr size_t kRestAtOnceFrom = 1024;
 
   /// `default_control`: the transport's controller, for endpoints and sessions whose options name none.
@@ -69,8 +69,8 @@ class TERN_API ClientSessions {
   Client* find(uint32_t key) const { return table_.find(key); }
   void prefetch_place(uint64_t key) const { table_.prefetch(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
-  /// Prefetches the session's place in the table now, and the session itself when the place has arrived: with the
-  /// fourth call from now.
+  /// Prefetches the session's place in the table. The fourth later call of prefetch() prefetches the session itself,
+  /// because the place has arrived then.
   void prefetch(Session session) {
     table_.prefetch(session.name);
     const uint64_t earlier = std::exchange(prefetched_[prefetched_next_], session.name);

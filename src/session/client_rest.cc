@@ -65,7 +65,7 @@ inline void ClientSession::init_slot(ClientSlot* slot, uint32_t index) {
   busy_->made_mask |= slot->bit;
 }
 
-/// Gives each unreported slot memory, because a report can only name slots that have it. False: there is none.
+/// Gives each unreported slot memory, because a report can only name slots that have it. False: no memory.
 bool ClientSession::make_unreported_slots() {
   for (uint64_t mask = unreported_mask_ & ~busy_->made_mask; mask != 0; mask &= mask - 1) {
     if (make_slot(static_cast<uint32_t>(std::countr_zero(mask))) == nullptr) return false;
@@ -73,14 +73,14 @@ bool ClientSession::make_unreported_slots() {
   return true;
 }
 
-/// True if the server keeps the responses of several free slots, because no report has named them.
-bool ClientSession::has_several_unreported() const {
+/// Number of free slots whose responses the server keeps, because no report has named them.
+uint32_t ClientSession::count_unreported() const {
   const uint64_t made = is_awake() ? busy_->made_mask : 0;
-  size_t count = static_cast<size_t>(std::popcount(unreported_mask_ & ~made));
-  for (uint64_t mask = made; mask != 0 && count < 2; mask &= mask - 1) {
-    count += slots_[std::countr_zero(mask)]->is_unreported() ? 1 : 0;
+  auto count = static_cast<uint32_t>(std::popcount(unreported_mask_ & ~made));
+  for (uint64_t mask = made; mask != 0; mask &= mask - 1) {
+    if (slots_[std::countr_zero(mask)]->is_unreported()) count++;
   }
-  return count > 1;
+  return count;
 }
 
 bool ClientSession::wake() {

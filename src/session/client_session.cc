@@ -282,8 +282,10 @@ void ClientSession::check_invariants() const {
   CHECK(send_mask_ & fresh_mask_, ==, 0u);
   CHECK(control_mask_ & free_mask_, ==, 0u);
   CHECK(free_mask_ & ~window_mask(), ==, 0u);
+  CHECK(unreported_mask_ & ~window_mask(), ==, 0u);
   for (uint32_t i = 0; i < window_; i++) {
     const ClientSlot* slot = slots_[i];
+    CHECK(slot != nullptr, ==, busy_ != nullptr && (busy_->made_mask & bit(i)) != 0);
     const bool is_free = (free_mask_ & bit(i)) != 0;
     if (slot == nullptr) {
       CHECK(is_free);

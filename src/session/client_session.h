@@ -151,8 +151,8 @@ class TERN_API ClientSession {
   /// Takes the lowest free slot for a call, which has no deadline; the caller fills in continuation and sequence. Only
   /// when has_free_slot(). Null: no memory.
   ClientSlot* begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
-  /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has never
-  /// been used, if the request costs more than one credit, or if any response may come whole (clause 5.3.3).
+  /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has no
+  /// memory, if the request costs more than one credit, or if any response may come whole (clause 5.3.3).
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// Only before the call's first packet. UINT64_MAX: none.
   void set_deadline(ClientSlot* slot, uint64_t deadline_ns);
@@ -316,7 +316,7 @@ class TERN_API ClientSession {
   static ClientSlot** no_slots();
   ClientSlot* make_slot(uint32_t index);
   bool make_unreported_slots();
-  bool has_several_unreported() const;
+  uint32_t count_unreported() const;
   void init_slot(ClientSlot* slot, uint32_t index);
   void wake_with(ClientBusy* busy);
   ClientWatch& begin_watch() const;
@@ -385,7 +385,7 @@ class TERN_API ClientSession {
   uint64_t round_gap_ns(const ClientSlot& slot) const;
   void begin_round(ClientSlot* slot, uint64_t now_ns);
   void lose(uint64_t number, uint64_t now_ns);
-  void look_at_reports(uint64_t now_ns);
+  bool look_at_reports(uint64_t now_ns);
   ClientTick tick_at_rest(uint64_t now_ns);
   void begin_busy_time(uint64_t now_ns);
   void look_at_progress();
@@ -468,7 +468,7 @@ class TERN_API ClientSession {
 
   // The next cache line begins here.
   ClientBusy* busy_ = nullptr;    ///< null: the session is at rest, or not open
-  uint64_t unreported_mask_ = 0;  ///< slots without memory whose last response has not been reported (clause 5.5)
+  uint64_t unreported_mask_ = 0;  ///< of slots without memory: the last response is not reported (clause 5.5)
   ClientPools& pools_;
   const CommonTerms& terms_;
   /// The request number of the last request of each slot without memory; before its first one, the number before it.

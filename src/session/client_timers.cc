@@ -29,7 +29,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   if (busy_mask() == 0) return tick_at_rest(now_ns);
   ClientTick result;
   if (!watch().silence.is_running()) begin_busy_time(now_ns);
-  if (now_ns >= reports_.look_at_ns()) look_at_reports(now_ns);
+  if (now_ns >= reports_.look_at_ns() && !look_at_reports(now_ns)) reports_.put_off(now_ns + terms_.report_delay_ns);
   result.at_latest(reports_.look_at_ns());
   // While calls only wait for their pace or for memory to receive, the server owes no answer, and is not silent.
   watch().silence.look(now_ns, read_until_ns, last_answer_ns(), is_outstanding());
@@ -155,12 +155,14 @@ void ClientSession::hold_report(bool holds) {
   holds_report_ = holds;
 }
 
-void ClientSession::look_at_reports(uint64_t now_ns) {
-  if (!make_unreported_slots()) return reports_.put_off(now_ns + terms_.report_delay_ns);
+/// False: there is no memory for a slot that a report could name, and nothing has changed.
+bool ClientSession::look_at_reports(uint64_t now_ns) {
+  if (!make_unreported_slots()) return false;
   const bool is_due =
       reports_.look(used_slots(), busy_mask() == 0, now_ns, terms_.report_delay_ns, sent_.next_number());
   if (is_due) detours_ |= kReportDue;
   hold_report(is_due);
+  return true;
 }
 
 /// Ticks a session without calls: reports to the server that its responses have arrived, then rests.
@@ -183,10 +185,9 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
     reports_.on_rest(now_ns + report_delay_ns);
   }
   // With several slots to report, calls on one of them do not put off the report of the others.
-  const uint64_t quiet_ns = has_several_unreported() ? report_delay_ns : now_ns - std::min(now_ns, last_answer_ns());
-  if (reports_.is_due_at_rest(now_ns, quiet_ns, report_delay_ns)) {
-    if ((holds_report_ || pools_.reports_free > 0) && wake()) {
-      look_at_reports(now_ns);
+  const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
+  if (reports_.is_due_at_rest(now_ns, count_unreported() > 1 ? report_delay_ns : quiet_ns, report_delay_ns)) {
+    if ((holds_report_ || pools_.reports_free > 0) && wake() && look_at_reports(now_ns)) {
       fall_back_to_start_credits();
     } else {
       reports_.put_off(now_ns + report_delay_ns);
@@ -204,7 +205,10 @@ void ClientSession::begin_busy_time(uint64_t now_ns) {
   watch().follow_timer.stop();
   if (was_busy_) return;  // the session has given back its memory and taken it again since the last tick
   was_busy_ = true;
-  reports_.on_busy(now_ns + terms_.report_delay_ns);
+  uint64_t look_at_ns = now_ns + terms_.report_delay_ns;
+  // Otherwise calls that begin again and again could put off the report of the other slots for ever.
+  if (reports_.number() == 0 && count_unreported() != 0) look_at_ns = std::min(look_at_ns, reports_.look_at_ns());
+  reports_.on_busy(look_at_ns);
   detours_ &= static_cast<uint8_t>(~kReportDue);
   if (reports_.number() == 0) hold_report(false);
 }

@@ -38,8 +38,9 @@ class TERN_API Reports {
   void on_rest(uint64_t look_at_ns) {
     if (look_at_ns_ == UINT64_MAX) look_at_ns_ = look_at_ns;
   }
-  /// At rest: true if the look is due. The server has been silent for `quiet_ns`. If no report was sent before, the
-  /// look waits for a silence of `delay_ns`, because there may have been calls so short that no tick has seen them.
+  /// At rest: true if the look is due. If no report was sent before, the look waits until `quiet_ns`, the time since
+  /// the last answer, is `delay_ns`, because there may have been calls so short that no tick has seen them. With
+  /// `delay_ns` for both it does not wait.
   bool is_due_at_rest(uint64_t now_ns, uint64_t quiet_ns, uint64_t delay_ns);
   /// In place of look(): the endpoint has too many unacknowledged reports, or no memory for this one.
   void put_off(uint64_t look_at_ns) { look_at_ns_ = look_at_ns; }

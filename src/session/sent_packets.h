@@ -73,7 +73,7 @@ class TERN_API SentPackets {
     std::fill_n(embedded, kEmbedded, SentPacket());  // they may be older than the ring
     wake(embedded);
   }
-  /// Only for a ring without memory. `embedded` must have no records.
+  /// Only for a ring without allocated memory. `embedded` must have no records.
   void wake(Embedded& embedded) {
     entries_ = embedded;
     size_ = kEmbedded;

@@ -61,9 +61,9 @@ TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
   EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
 }
 
-/// More sessions than the endpoint expects in the cache; the further ones rest at their last answer
+/// More busy sessions than stay under ticks; the further ones rest at their last answer
 /// (resting_sessions_test.cc), unless that answer was overtaken or came late.
-TYPED_TEST(ManySessionsTest, more_busy_sessions_than_are_cached_have_all_their_answers) {
+TYPED_TEST(ManySessionsTest, more_busy_sessions_than_stay_under_ticks_have_all_their_answers) {
   const std::vector<Session> sessions = this->open_and_use();
   ASSERT_EQ(sessions.size(), kSessions);
   this->rest();
@@ -88,7 +88,7 @@ TYPED_TEST(ManySessionsTest, more_busy_sessions_than_are_cached_have_all_their_a
   EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
 }
 
-/// The responses of its idle slots are reported, though the session never rests for a report delay.
+/// A session whose calls follow each other without a pause reports the responses of its idle slots.
 TYPED_TEST(ManySessionsTest, a_session_with_one_call_after_the_other_reports_its_other_slots) {
   constexpr uint16_t kKept = 7;
   constexpr size_t kBusy = rpc::ClientSessions::kRestAtOnceFrom + 20;

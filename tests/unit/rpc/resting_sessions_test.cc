@@ -9,8 +9,8 @@ namespace tern::rpc_test {
 namespace {
 
 constexpr uint16_t kEcho = 1;
-constexpr size_t kCached = rpc::ClientSessions::kRestAtOnceFrom;
-constexpr size_t kBusy = kCached + 200;
+constexpr size_t kTicking = rpc::ClientSessions::kRestAtOnceFrom;
+constexpr size_t kBusy = kTicking + 200;
 
 class RestingSessions : public VirtualWorld {
  protected:
@@ -50,13 +50,13 @@ class RestingSessions : public VirtualWorld {
   std::vector<Session> sessions_;
 };
 
-TEST_F(RestingSessions, beyond_the_cached_ones_rest_before_the_continuation_of_their_last_call) {
+TEST_F(RestingSessions, beyond_the_ticking_ones_rest_before_the_continuation_of_their_last_call) {
   for (int round = 0; round < 3; round++) {
     size_t resting = 0;
     ASSERT_NO_FATAL_FAILURE(call_all(resting));
     // The first session may have rested by a tick before the others began.
-    EXPECT_GE(resting, kBusy - kCached - 1) << "in round " << round;
-    EXPECT_LE(resting, kBusy - kCached) << "in round " << round;
+    EXPECT_GE(resting, kBusy - kTicking - 1) << "in round " << round;
+    EXPECT_LE(resting, kBusy - kTicking) << "in round " << round;
     run_for(1'000'000'000, 10'000'000);
   }
 }

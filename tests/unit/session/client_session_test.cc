@@ -3291,6 +3291,29 @@ TEST_F(RestingClientTest, a_slot_that_rests_is_reported_while_another_has_a_call
   }
 }
 
+/// Some ticks find the session busy, and others find it at rest.
+TEST_F(RestingClientTest, a_slot_that_rests_is_reported_while_ticks_see_some_calls_of_another) {
+  open_for_rest(8);
+  const uint32_t resting = make_calls(2)[1];
+  tick();
+  expect_rest();
+  std::vector<uint32_t> numbers;
+  uint64_t until_report_ns = 0;
+  for (; numbers.empty() && until_report_ns < 20 * kDelayNs; until_report_ns += 10 * kMs) {
+    ClientSlot* slot = begin();
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u);
+    tick(5 * kMs);
+    for (const TestPacket& packet : sent()) numbers = reported(packet);
+    finish(respond(slot, packets[0].header.number(), 4, 4));
+    rest();
+    tick(5 * kMs);
+    for (const TestPacket& packet : sent()) numbers = reported(packet);
+  }
+  EXPECT_EQ(std::count(numbers.begin(), numbers.end(), resting), 1);
+  EXPECT_LE(until_report_ns, 3 * kDelayNs);
+}
+
 TEST_F(RestingClientTest, a_report_waits_for_the_memory_of_the_slots_that_it_names) {
   open_for_rest(8);
   const std::vector<uint32_t> numbers = make_calls(2);
@@ -3305,12 +3328,26 @@ TEST_F(RestingClientTest, a_report_waits_for_the_memory_of_the_slots_that_it_nam
   EXPECT_EQ(result.next_ns, now_ + kDelayNs);
   rest();
   EXPECT_FALSE(session_->is_awake());
-  for (ClientSlot* slot : others) pools_.slots.give(slot);
+  // The same while a call is busy.
   g_has_no_memory = false;
-  tick(kDelayNs);
-  const auto packets = sent();
-  ASSERT_EQ(packets.size(), 1u);
-  EXPECT_EQ(reported(packets[0]), numbers);
+  ClientSlot* busy = begin();
+  const auto request = sent();
+  ASSERT_EQ(request.size(), 1u);
+  credit(request[0].header.number());
+  g_has_no_memory = true;
+  for (int i = 0; i < 4; i++) tick(kDelayNs);
+  g_has_no_memory = false;
+  for (const TestPacket& packet : sent()) EXPECT_NE(packet.header.kind(), Kind::kReport);
+  for (ClientSlot* slot : others) pools_.slots.give(slot);
+  std::vector<uint32_t> named;
+  for (int i = 0; i < 3; i++) {
+    tick(kDelayNs);
+    for (const TestPacket& packet : sent()) {
+      if (packet.header.kind() == Kind::kReport) named = reported(packet);
+    }
+  }
+  EXPECT_EQ(named, (std::vector<uint32_t>{numbers[1]})) << "the first slot has the call";
+  EXPECT_NE(busy->phase, Phase::kFree);
 }
 
 TEST_F(RestingClientTest, does_not_rest_with_a_call) {
