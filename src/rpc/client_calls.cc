@@ -77,7 +77,6 @@ StartedCall ClientSessions::note_call(Client* client, Session session, uint16_t 
 void ClientSessions::begin_all_noted() {
   const size_t count = std::exchange(noted_count_, 0);
   for (const NotedCall& call : std::span(noted_).first(count)) {
-    CHECK(call.client->is_asleep);   // while calls are noted, nothing but a call wakes a session at rest
     call.client->is_asleep = false;  // as note_call() has told the table
     start_ticking(call.client);
     call.client->session.begin_first(call.busy);
