@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <new>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -77,18 +79,11 @@ Buffer* Arena::alloc_slow(size_t len_bytes) {
   const bool by_owner = is_owner();
   base::MutexLock lock(mutex_);
   if (orphaned_) return nullptr;
-  Buffer* buffer = nullptr;
-  if (len_bytes <= kSmallBytesMax) {
-    const size_t size_class = class_of(len_bytes);
-    FreeList& list = by_owner ? owner_free_[size_class] : foreign_free_[size_class];
-    if (by_owner) list = std::exchange(foreign_free_[size_class], {});
-    if (list.first == nullptr && !carve(size_class, list)) return nullptr;
-    buffer = list.first;
-    list.first = buffer->next;
-  } else {
-    buffer = take_large(len_bytes);
-    if (buffer == nullptr) return nullptr;
-    ++large_out_;
+  const size_t size_class = len_bytes <= kSmallBytesMax ? class_of(len_bytes) : kLarge;
+  Buffer* buffer = size_class == kLarge ? take_large(len_bytes) : take_small(size_class, by_owner);
+  if (buffer == nullptr) {
+    if (!by_owner) note_shortage(size_class);
+    return nullptr;
   }
   buffer->in_use = Buffer::kOwned;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
@@ -118,7 +113,7 @@ void Arena::release_slow(Buffer* buffer) {
     if (buffer->size_class == kLarge) {
       arena->give_large(buffer);
     } else {
-      arena->foreign_free_[buffer->size_class].push(buffer);
+      arena->give_small(buffer);
     }
     if (arena->is_owner()) {
       arena->count_owner_out(-1);
@@ -184,15 +179,59 @@ void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, s
   buffer->held_until = 0;
 }
 
-bool Arena::carve(size_t size_class, FreeList& list) {
+Buffer* Arena::take_small(size_t size_class, bool by_owner) {
+  FreeList& list = by_owner ? owner_free_[size_class] : foreign_free_[size_class];
+  FreeList& others = by_owner ? foreign_free_[size_class] : returned_[size_class];
+  if (by_owner && list.is_empty()) list = std::exchange(returned_[size_class], {});
+  if (list.is_empty() && !carve(size_class, by_owner ? 0 : kForeign, list)) move_blocks(others, list, kMovedBlocks);
+  return list.is_empty() ? nullptr : list.pop();
+}
+
+void Arena::give_small(Buffer* buffer) {
+  const size_t size_class = buffer->size_class & ~kForeign;
+  ((buffer->size_class & kForeign) != 0 ? foreign_free_ : returned_)[size_class].push(buffer);
+}
+
+/// Moves up to `count` blocks between a list of the owner's and one of the other threads'.
+void Arena::move_blocks(FreeList& from, FreeList& to, size_t count) {
+  for (; count != 0 && !from.is_empty(); --count) {
+    Buffer* buffer = from.pop();
+    buffer->size_class ^= kForeign;
+    to.push(buffer);
+  }
+}
+
+void Arena::note_shortage(size_t size_class) {
+  short_classes_ |= 1u << size_class;
+  is_short_.store(true, std::memory_order_relaxed);
+}
+
+/// The other threads get half of the owner's free blocks of each class that they lack, and the pages of those that are
+/// left over.
+void Arena::share() {
+  base::MutexLock lock(mutex_);
+  is_short_.store(false, std::memory_order_relaxed);
+  for (uint32_t classes = std::exchange(short_classes_, 0); classes != 0; classes &= classes - 1) {
+    const auto size_class = static_cast<size_t>(std::countr_zero(classes));
+    if (size_class == kLarge) continue;
+    FreeList& list = owner_free_[size_class];
+    size_t blocks = 0;
+    for (const Buffer* buffer = list.first; buffer != nullptr; buffer = buffer->next) blocks++;
+    move_blocks(list, foreign_free_[size_class], (blocks + 1) / 2);
+  }
+  dissolve_free_runs();
+}
+
+/// Cuts a run into blocks. `home`: 0 for the owner, or kForeign.
+bool Arena::carve(size_t size_class, uint8_t home, FreeList& list) {
   std::byte* run = take_pages(kRunPages);
   if (run == nullptr) return false;
   unpoison(run, kRunBytes);
   const size_t bytes = block_bytes(size_class);
   for (size_t offset = kRunBytes; offset != 0;) {  // backwards: the lowest block ends up first in the list
     offset -= bytes;
-    init_block(run + offset, static_cast<uint8_t>(size_class), static_cast<uint8_t>(offset / Extents::kPageBytes),
-               bytes);
+    init_block(run + offset, static_cast<uint8_t>(size_class | home),
+               static_cast<uint8_t>(offset / Extents::kPageBytes), bytes);
     auto* buffer = reinterpret_cast<Buffer*>(run + offset);
     hide_data(buffer);
     list.push(buffer);
@@ -205,6 +244,7 @@ Buffer* Arena::take_large(size_t len_bytes) {
   std::byte* run = take_pages(pages);
   if (run == nullptr) return nullptr;
   unpoison(run, pages * Extents::kPageBytes);
+  ++large_out_;
   init_block(run, kLarge, 0, pages * Extents::kPageBytes);
   return reinterpret_cast<Buffer*>(run);
 }
@@ -270,13 +310,12 @@ Status Arena::grow(size_t needed_bytes) {
 }
 
 /// Called when memory has run out: turns runs whose blocks are all free into free pages. Threads other than the owner
-/// use only the foreign lists. After a walk over the lists that found none, the next calls do nothing for a while.
+/// do not see the owner's lists. After a walk over the lists that found none, the next calls do nothing for a while.
 bool Arena::dissolve_free_runs() {
   if (dissolve_rest_ > 0) {
     --dissolve_rest_;
     return false;
   }
-  FreeLists& lists = is_owner() ? owner_free_ : foreign_free_;
   const auto run_of = [](const Buffer* buffer) {
     const auto page = reinterpret_cast<uintptr_t>(buffer) / Extents::kPageBytes - buffer->page_in_run;
     return reinterpret_cast<std::byte*>(page * Extents::kPageBytes);
@@ -284,31 +323,30 @@ bool Arena::dissolve_free_runs() {
   size_t walked = 0;
   bool found = false;
   for (size_t size_class = 0; size_class < kClasses; ++size_class) {
-    FreeList& list = lists[size_class];
-    if (is_owner()) {
-      while (Buffer* buffer = foreign_free_[size_class].first) {
-        foreign_free_[size_class].first = buffer->next;
-        list.push(buffer);
-      }
-    }
+    FreeList* const all[] = {&foreign_free_[size_class], &returned_[size_class], &owner_free_[size_class]};
+    const std::span<FreeList* const> lists(all, is_owner() ? 3 : 2);
     std::unordered_map<std::byte*, size_t> free_blocks;
     const bool is_counted = base::try_grow([&] {
-      for (const Buffer* buffer = list.first; buffer != nullptr; buffer = buffer->next, ++walked)
-        ++free_blocks[run_of(buffer)];
+      for (const FreeList* list : lists) {
+        for (const Buffer* buffer = list->first; buffer != nullptr; buffer = buffer->next, ++walked)
+          ++free_blocks[run_of(buffer)];
+      }
     });
     if (!is_counted) continue;
     const size_t blocks_in_run = kRunBytes / block_bytes(size_class);
     std::erase_if(free_blocks, [=](const auto& run) { return run.second != blocks_in_run; });
     if (free_blocks.empty()) continue;
     found = true;
-    for (Buffer* buffer = std::exchange(list.first, nullptr); buffer != nullptr;) {
-      Buffer* next = buffer->next;
-      if (free_blocks.contains(run_of(buffer))) {
-        see_lease(buffer);
-      } else {
-        list.push(buffer);
+    for (FreeList* list : lists) {
+      for (Buffer* buffer = std::exchange(list->first, nullptr); buffer != nullptr;) {
+        Buffer* next = buffer->next;
+        if (free_blocks.contains(run_of(buffer))) {
+          see_lease(buffer);
+        } else {
+          list->push(buffer);
+        }
+        buffer = next;
       }
-      buffer = next;
     }
     for (const auto& [run, blocks] : free_blocks) extents_.give(run);
   }
@@ -357,11 +395,12 @@ void Arena::check_invariants() {
   CHECK(chunk_bytes, <=, options_.limit_bytes);
 
   std::unordered_set<const Buffer*> listed;
-  for (const FreeLists* lists : {&owner_free_, &foreign_free_}) {
+  for (const FreeLists* lists : {&owner_free_, &returned_, &foreign_free_}) {
+    const size_t home = lists == &foreign_free_ ? kForeign : 0;
     for (size_t size_class = 0; size_class < kClasses; ++size_class) {
       for (const Buffer* buffer = (*lists)[size_class].first; buffer != nullptr; buffer = buffer->next) {
         CHECK(listed.insert(buffer).second);
-        CHECK(buffer->size_class, ==, size_class);
+        CHECK(buffer->size_class, ==, size_class | home);
       }
     }
   }
@@ -374,11 +413,11 @@ void Arena::check_invariants() {
     const bool is_large = first->size_class == kLarge;
     if (!is_large) CHECK(pages, ==, kRunPages);
     large += is_large;
-    const size_t step = is_large ? pages * Extents::kPageBytes : block_bytes(first->size_class);
+    const size_t step = is_large ? pages * Extents::kPageBytes : block_bytes(first->size_class & ~kForeign);
     for (size_t offset = 0; offset < pages * Extents::kPageBytes; offset += step) {
       const auto* buffer = reinterpret_cast<const Buffer*>(run + offset);
       CHECK(buffer->arena == this);
-      CHECK(buffer->size_class, ==, first->size_class);
+      CHECK(buffer->size_class & ~kForeign, ==, first->size_class & ~kForeign);
       CHECK(buffer->page_in_run, ==, offset / Extents::kPageBytes);
       CHECK(buffer->capacity_bytes, ==, capacity_of(step));
       CHECK(buffer->in_use != 0, ==, !listed.contains(buffer));

@@ -5,8 +5,9 @@
 // The arena outlives its endpoint until the last Buffer has been released (docs/threads.md).
 //
 // Messages up to 65472 B lie in blocks of a power of two (128 B to 64 KiB, control line included). Blocks are cut from
-// runs of 64 KiB. Each block size has two lists of free blocks: the owner's list, and that of the other threads. The
-// owner takes over the second list when its own is empty. Larger messages are runs of 4 KiB pages.
+// runs of 64 KiB. A block belongs to the owner or to the other threads, whichever it was cut for, and goes back to them
+// whoever releases it. So blocks do not pile up on one side where one side allocates and the other one releases. Larger
+// messages are runs of 4 KiB pages.
 //
 // A peer with an outdated descriptor compares the word at the place of the lease with the descriptor's lease. A lease
 // only grows, also when its block is used again. It grows even if its block has been dissolved and another block begins
@@ -92,6 +93,12 @@ class TERN_API Arena {
   /// first. CHECKs against a double release. Any thread.
   static void release(detail::Buffer* buffer);
 
+  /// Gives free memory of the owner to the other threads if these have found none. Owner only, now and then.
+  void share_if_short() {
+    if (is_short_.load(std::memory_order_relaxed)) [[unlikely]]
+      share();
+  }
+
   /// Makes the calling thread the owner. All calls of the previous owner must happen before.
   void bind_owner();
   /// Leaves the arena without an owner: from now on every thread takes the mutex, and any thread may call orphan().
@@ -130,8 +137,11 @@ class TERN_API Arena {
   static constexpr size_t kRunBytes = 64u << 10;  ///< blocks are cut from runs of this size; also the largest block
   static constexpr size_t kRunPages = kRunBytes / Extents::kPageBytes;
   static constexpr size_t kSmallBytesMax = kRunBytes - sizeof(Buffer);
-  static constexpr size_t kClasses = 10;       ///< their sizes are 128 B << class
-  static constexpr uint8_t kLarge = kClasses;  ///< Buffer::size_class of a run of pages
+  static constexpr size_t kClasses = 10;  ///< their sizes are 128 B << class
+  // Buffer::size_class is below kLarge for the owner's blocks only.
+  static constexpr uint8_t kLarge = kClasses;  ///< a run of pages
+  static constexpr uint8_t kForeign = 128;     ///< a block of the other threads; added to the class
+  static constexpr size_t kMovedBlocks = 64;   ///< that a side without memory takes from the other one
   static_assert(kBlockBytesMin << (kClasses - 1) == kRunBytes);
 
   static unsigned class_of(size_t len_bytes) {
@@ -149,9 +159,15 @@ class TERN_API Arena {
   struct FreeList {
     Buffer* first = nullptr;
 
+    bool is_empty() const { return first == nullptr; }
     void push(Buffer* buffer) {
       buffer->next = first;
       first = buffer;
+    }
+    Buffer* pop() {
+      Buffer* buffer = first;
+      first = buffer->next;
+      return buffer;
     }
   };
   using FreeLists = std::array<FreeList, kClasses>;
@@ -168,8 +184,13 @@ class TERN_API Arena {
   }
   Buffer* alloc_slow(size_t len_bytes);
   static void release_slow(Buffer* buffer);
+  void share();
+  void note_shortage(size_t size_class) REQUIRES(mutex_);
+  Buffer* take_small(size_t size_class, bool by_owner) REQUIRES(mutex_);
+  void give_small(Buffer* buffer) REQUIRES(mutex_);
   void init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t block_bytes) REQUIRES(mutex_);
-  bool carve(size_t size_class, FreeList& list) REQUIRES(mutex_);
+  bool carve(size_t size_class, uint8_t home, FreeList& list) REQUIRES(mutex_);
+  static void move_blocks(FreeList& from, FreeList& to, size_t count);
   Buffer* take_large(size_t len_bytes) REQUIRES(mutex_);
   void give_large(Buffer* buffer) REQUIRES(mutex_);
   std::byte* take_pages(size_t pages) REQUIRES(mutex_);
@@ -196,8 +217,11 @@ class TERN_API Arena {
   const pid_t pid_;      ///< a forked child has no chunks
 
   ChunkObserver* observer_ GUARDED_BY(mutex_) = nullptr;
+  FreeLists returned_ GUARDED_BY(mutex_);  ///< the owner's blocks that other threads have released
   FreeLists foreign_free_ GUARDED_BY(mutex_);
-  int64_t foreign_out_ GUARDED_BY(mutex_) = 0;  ///< allocations minus releases of other threads; may be negative
+  uint32_t short_classes_ GUARDED_BY(mutex_) = 0;  ///< bits of classes of which other threads have found no block
+  std::atomic<bool> is_short_{false};              ///< short_classes_ is not 0
+  int64_t foreign_out_ GUARDED_BY(mutex_) = 0;     ///< allocations minus releases of other threads; may be negative
   bool orphaned_ GUARDED_BY(mutex_) = false;
   uint32_t next_lease_ GUARDED_BY(mutex_);       ///< above the last lease of every block that was dissolved
   size_t dissolve_rest_ GUARDED_BY(mutex_) = 0;  ///< failing allocations until the next dissolve_free_runs()
@@ -213,10 +237,9 @@ inline detail::Buffer* Arena::alloc(size_t len_bytes) {
   if (!is_owner() || len_bytes > kSmallBytesMax) [[unlikely]]
     return alloc_slow(len_bytes);
   FreeList& list = owner_free_[class_of(len_bytes)];
-  Buffer* buffer = list.first;
-  if (buffer == nullptr) [[unlikely]]
+  if (list.is_empty()) [[unlikely]]
     return alloc_slow(len_bytes);
-  list.first = buffer->next;
+  Buffer* buffer = list.pop();
   buffer->in_use = Buffer::kOwned;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
   unpoison(buffer->data(), buffer->capacity_bytes);

@@ -404,6 +404,7 @@ void EndpointCore::free_dead() {
 
 void EndpointCore::start_credit_epoch() {
   client_sessions_.start_credit_epoch(server_sessions_.start_credit_epoch());
+  context_.arena.share_if_short();
   note_activity();
 }
 

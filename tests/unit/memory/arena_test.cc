@@ -16,10 +16,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <random>
+#include <semaphore>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "huge_pages.h"
@@ -64,6 +67,29 @@ bool has_stamp(const Buffer* buffer, uint64_t id) {
   return true;
 }
 
+/// A thread that runs one function after the other for its caller.
+class OtherThread {
+ public:
+  ~OtherThread() { run(nullptr); }
+  /// Runs `f`, and waits for its end. Null ends the thread.
+  void run(std::function<void()> f) {
+    f_ = std::move(f);
+    begin_.release();
+    end_.acquire();
+  }
+
+ private:
+  std::function<void()> f_;
+  std::binary_semaphore begin_{0}, end_{0};
+  std::jthread thread_{[this] {
+    for (bool is_over = false; !is_over; end_.release()) {
+      begin_.acquire();
+      is_over = f_ == nullptr;
+      if (!is_over) f_();
+    }
+  }};
+};
+
 struct ModelCase {
   const char* name;
   bool shared;
@@ -91,12 +117,18 @@ TEST_P(ArenaModel, random_operations_keep_messages_apart) {
     std::map<const std::byte*, size_t> taken;  // by start: the number of bytes, with control line and data
     std::vector<Message> messages;
     size_t refused = 0;
+    OtherThread other;
     for (uint64_t step = 1; step <= 1500; ++step) {
       const bool growing = (step / 200) % 2 == 0;
       if (random() % 8 < (growing ? 6u : 2u)) {
         const unsigned kind = random() % 10;
         const size_t len = kind < 6 ? random() % 300 : kind < 8 ? random() % 70000 : random() % 600000;
-        Buffer* buffer = arena->alloc(len);
+        Buffer* buffer = nullptr;
+        if (random() % 4 == 0) {
+          other.run([&] { buffer = arena->alloc(len); });
+        } else {
+          buffer = arena->alloc(len);
+        }
         if (buffer == nullptr) {
           ++refused;
         } else {
@@ -129,8 +161,13 @@ TEST_P(ArenaModel, random_operations_keep_messages_apart) {
         messages.pop_back();
         ASSERT_TRUE(has_stamp(message.buffer, message.id));
         taken.erase(reinterpret_cast<const std::byte*>(message.buffer));
-        Arena::release(message.buffer);
+        if (random() % 4 == 0) {
+          other.run([&] { Arena::release(message.buffer); });
+        } else {
+          Arena::release(message.buffer);
+        }
       }
+      if (random() % 16 == 0) arena->share_if_short();
       ASSERT_EQ(arena->buffers_out(), messages.size());
       ASSERT_LE(arena->bytes_mapped(), options.limit_bytes);
       arena->check_invariants();
@@ -631,6 +668,116 @@ TEST(Arena, owner_reuses_blocks_that_other_threads_released) {
   EXPECT_EQ(buffers.size(), all);
   for (Buffer* buffer : buffers) Arena::release(buffer);
   arena->orphan();
+}
+
+/// Runs `f` in another thread.
+template <class F>
+void elsewhere(F&& f) {
+  std::thread(std::forward<F>(f)).join();
+}
+
+std::vector<Buffer*> take(Arena* arena, size_t count, size_t len_bytes) {
+  std::vector<Buffer*> buffers;
+  while (buffers.size() < count) {
+    Buffer* buffer = arena->alloc(len_bytes);
+    if (buffer == nullptr) break;
+    buffers.push_back(buffer);
+  }
+  return buffers;
+}
+
+void give(std::vector<Buffer*>& buffers) {
+  for (Buffer* buffer : std::exchange(buffers, {})) Arena::release(buffer);
+}
+
+TEST(Arena, blocks_that_one_side_takes_and_the_other_gives_back_do_not_pile_up) {
+  for (const bool owner_takes : {false, true}) {
+    SCOPED_TRACE(owner_takes);
+    Arena* arena = make(small_options());
+    const size_t before = arena->bytes_mapped();
+    for (int round = 0; round < 500; ++round) {
+      std::vector<Buffer*> buffers;
+      const auto take_some = [&] { buffers = take(arena, 200, 100); };
+      const auto give_all = [&] { give(buffers); };
+      if (owner_takes) {
+        take_some();
+        elsewhere(give_all);
+      } else {
+        elsewhere(take_some);
+        give_all();
+      }
+    }
+    EXPECT_EQ(arena->bytes_mapped(), before);
+    arena->check_invariants();
+    arena->orphan();
+  }
+}
+
+TEST(Arena, each_side_gets_what_the_other_one_has_given_back_when_memory_is_short) {
+  constexpr size_t kLength = 100, kBlocksInRun = 65536 / 256;
+  ArenaOptions options = small_options();
+  options.limit_bytes = kHugePageBytes;
+  Arena* arena = make(options);
+  std::vector<Buffer*> buffers;
+  elsewhere([&] { buffers = take(arena, SIZE_MAX, kLength); });
+  const size_t all = buffers.size();
+  EXPECT_EQ(all, kHugePageBytes / 256);
+  // Each run of blocks keeps one of them, so that no run becomes free pages.
+  std::vector<Buffer*> kept;
+  for (size_t i = 0; i < all; i += kBlocksInRun) kept.push_back(std::exchange(buffers[i], nullptr));
+  std::erase(buffers, nullptr);
+  give(buffers);
+  buffers = take(arena, SIZE_MAX, kLength);
+  EXPECT_EQ(buffers.size(), all - kept.size()) << "the owner gets the other threads' blocks";
+  arena->check_invariants();
+
+  elsewhere([&] { give(buffers); });
+  elsewhere([&] { buffers = take(arena, SIZE_MAX, kLength); });
+  EXPECT_EQ(buffers.size(), all - kept.size()) << "and they get those of the owner that they have given back";
+  arena->check_invariants();
+  give(buffers);
+  give(kept);
+  EXPECT_EQ(arena->buffers_out(), 0u);
+  arena->orphan();
+}
+
+TEST(Arena, owner_shares_its_free_blocks_with_threads_that_find_none) {
+  constexpr size_t kLength = 100, kBlocksInRun = 65536 / 256;
+  ArenaOptions options = small_options();
+  options.limit_bytes = kHugePageBytes;
+  Arena* arena = make(options);
+  std::vector<Buffer*> buffers = take(arena, SIZE_MAX, kLength);
+  const size_t all = buffers.size();
+  std::vector<Buffer*> kept;
+  for (size_t i = 0; i < all; i += kBlocksInRun) kept.push_back(std::exchange(buffers[i], nullptr));
+  std::erase(buffers, nullptr);
+  give(buffers);
+  elsewhere([&] { EXPECT_EQ(arena->alloc(kLength), nullptr) << "only the owner sees its free blocks"; });
+  arena->share_if_short();
+  elsewhere([&] { buffers = take(arena, SIZE_MAX, kLength); });
+  EXPECT_EQ(buffers.size(), (all - kept.size() + 1) / 2);
+  arena->check_invariants();
+  give(buffers);
+  give(kept);
+  arena->orphan();
+}
+
+TEST(Arena, owner_shares_the_pages_of_its_free_blocks_with_threads_that_want_other_sizes) {
+  for (const size_t len_bytes : {size_t{1000}, size_t{100'000}}) {
+    SCOPED_TRACE(len_bytes);
+    ArenaOptions options = small_options();
+    options.limit_bytes = kHugePageBytes;
+    Arena* arena = make(options);
+    std::vector<Buffer*> buffers = take(arena, SIZE_MAX, 100);
+    give(buffers);
+    elsewhere([&] { EXPECT_EQ(arena->alloc(len_bytes), nullptr); });
+    arena->share_if_short();
+    elsewhere([&] { buffers = take(arena, SIZE_MAX, len_bytes); });
+    EXPECT_FALSE(buffers.empty());
+    give(buffers);
+    arena->check_invariants();
+    arena->orphan();
+  }
 }
 
 TEST(Arena, another_thread_can_become_the_owner) {
