@@ -74,7 +74,8 @@ struct CallOptions {
 /// A handler that keeps a Request should call is_cancelled() from time to time. The application may keep four cancelled
 /// requests for each slot of a session's window. The slots of further ones stay taken until the application answers.
 struct HandlerOptions {
-  /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so.
+  /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so. Workers
+  /// begin when the loop has handled the packets that have arrived together with the request.
   bool worker = false;
   /// Larger requests are refused (kTooLarge) before memory is allocated for them.
   size_t max_request_bytes = 8u << 20;

@@ -62,6 +62,9 @@ class WorkerPool {
   virtual ~WorkerPool() = default;  ///< runs the submitted tasks, then joins the threads
   /// Queues a task. False: the queue is full. Any thread.
   virtual bool submit(std::function<void()> task) = 0;
+  /// Called after one or several submit(). A pool may leave their tasks until then, to wake its threads once for all of
+  /// them. Any thread.
+  virtual void flush() {}
 };
 
 /// The environment of one Nexus: NexusOptions::environment.

@@ -291,6 +291,12 @@ bool NexusCore::submit_work(std::function<void()> task) {
   return impl_->workers->submit(std::move(task));
 }
 
+void NexusCore::flush_work() {
+  if (impl_->is_forked()) return;
+  base::MutexLock lock(impl_->workers_mutex);
+  if (impl_->workers != nullptr) impl_->workers->flush();
+}
+
 }  // namespace tern::nexus
 
 namespace tern {

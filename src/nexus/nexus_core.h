@@ -82,8 +82,10 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
   /// follows instead if the peer Nexus does not answer for the liveness timeout.
   void ask_liveness(EndpointPort& from, uint32_t local_key);
 
-  /// Runs `task` on a worker thread. Returns false if the queue is full, or the system has no threads or no memory.
+  /// Runs `task` on a worker thread, once flush_work() was called. Returns false if the queue is full, or the system
+  /// has no threads or no memory.
   bool submit_work(std::function<void()> task);
+  void flush_work();
 
  private:
   struct Impl;

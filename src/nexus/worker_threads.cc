@@ -46,21 +46,29 @@ class StdWorkerPool final : public WorkerPool {
       });
       if (!has_memory) return false;
     }
-    has_work_->notify_one();
     return true;
   }
+  void flush() override { has_work_->notify_one(); }
 
  private:
   void run() {
     while (true) {
       std::function<void()> task;
+      bool has_slept = false;
+      bool has_more;
       {
         base::MutexLock lock(mutex_);
-        while (!stopping_ && queue_->empty()) has_work_->wait(mutex_);
+        while (!stopping_ && queue_->empty()) {
+          has_work_->wait(mutex_);
+          has_slept = true;
+        }
         if (queue_->empty()) return;
         task = std::move(queue_->front());
         queue_->pop_front();
+        has_more = !queue_->empty();
       }
+      // Each thread that was woken wakes another one, as long as tasks wait. Often the first few run all tasks.
+      if (has_slept && has_more) has_work_->notify_one();
       task();
     }
   }

@@ -225,6 +225,7 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
     return on_answered(incoming);
   }
   incoming->space = nullptr;  // that buffer belongs to the loop
+  has_submitted_ = true;
   if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
     Server* server = refused->server;
     ServerSlot* slot = refused->slot;

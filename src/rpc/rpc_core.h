@@ -306,6 +306,8 @@ template <class Impl>
   } else if (kAnswersAtOnce || sent_ticket_ > context().released) {
     transport_->flush();  // sends answers, or packets that it has kept back
   }
+  if (core_.handlers().has_submitted()) [[unlikely]]
+    core_.handlers().flush_work();  // after the packets, because a worker may take the CPU
   if (core_.has_dead()) [[unlikely]]
     core_.free_dead();
   core_.end_iteration();
@@ -334,6 +336,7 @@ void RpcCore<Impl>::serve_waiting() {
   core_.handlers().note_poll(context().now_ns);
   if (core_.has_packets_to_send()) transmit();
   if (kAnswersAtOnce) transport_->flush();
+  if (core_.handlers().has_submitted()) core_.handlers().flush_work();
   core_.handlers().run_waiting();
   is_clock_fresh_ = false;
 }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <latch>
 #include <optional>
 #include <set>
 #include <thread>
@@ -334,9 +335,30 @@ TEST(NexusCore, submit_work__runs_everything_before_the_end) {
   {
     auto nexus = Nexus::create("tern://127.0.0.1:0", {.worker_threads = 3});
     ASSERT_TRUE(nexus.ok());
-    for (int i = 0; i < 1000; i++) ASSERT_TRUE((*nexus)->core().submit_work([&] { ran++; }));
+    for (int i = 0; i < 1000; i++) {
+      ASSERT_TRUE((*nexus)->core().submit_work([&] { ran++; }));
+      if (i % 100 == 50) (*nexus)->core().flush_work();
+    }
   }
   EXPECT_EQ(ran, 1000);
+}
+
+TEST(NexusCore, flush_work__is_enough_for_as_many_threads_as_tasks) {
+  constexpr int kThreads = 4;
+  auto nexus = Nexus::create("tern://127.0.0.1:0", {.worker_threads = kThreads});
+  ASSERT_TRUE(nexus.ok());
+  for (int round = 0; round < 100; round++) {
+    std::atomic<int> ended{0};
+    std::latch all_have_begun(kThreads);
+    for (int i = 0; i < kThreads; i++) {
+      ASSERT_TRUE((*nexus)->core().submit_work([&] {
+        all_have_begun.arrive_and_wait();
+        ended++;
+      }));
+    }
+    (*nexus)->core().flush_work();
+    while (ended != kThreads) std::this_thread::yield();
+  }
 }
 
 TEST(NexusCore, submit_work__refuses_beyond_its_limit) {
@@ -350,6 +372,7 @@ TEST(NexusCore, submit_work__refuses_beyond_its_limit) {
     inside.notify_one();
     std::lock_guard wait(gate);
   }));
+  (*nexus)->core().flush_work();
   inside.wait(false);  // the queue is empty now, and its only thread is busy
   EXPECT_TRUE((*nexus)->core().submit_work([] {}));
   EXPECT_TRUE((*nexus)->core().submit_work([] {}));

@@ -1,0 +1,99 @@
+// Handlers on worker threads: how often the pool is woken, and the memory of answers that another thread writes.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tern/environment.h>
+
+#include "rpc_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+constexpr uint16_t kWorker = 2;
+constexpr size_t kWindow = 16;
+
+/// The real environment, with workers that run when the test says so.
+class WithoutThreads final : public Environment {
+ public:
+  Duration now() override { return real_environment().now(); }
+  uint64_t random() override { return real_environment().random(); }
+  Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) override {
+    return real_environment().listen(address, sink);
+  }
+  Result<std::string> resolve(std::string_view text) override { return real_environment().resolve(text); }
+  Result<std::unique_ptr<WorkerPool>> start_workers(size_t, size_t) override {
+    return std::unique_ptr<WorkerPool>(std::make_unique<Pool>(*this));
+  }
+
+  std::vector<std::function<void()>> tasks;
+  std::vector<size_t> flushed;  ///< for each flush(): the number of tasks then
+
+ private:
+  class Pool final : public WorkerPool {
+   public:
+    explicit Pool(WithoutThreads& environment) : environment_(environment) {}
+    bool submit(std::function<void()> task) override {
+      environment_.tasks.push_back(std::move(task));
+      return true;
+    }
+    void flush() override { environment_.flushed.push_back(environment_.tasks.size()); }
+
+   private:
+    WithoutThreads& environment_;
+  };
+};
+
+TEST(Workers, are_woken_once_for_all_requests_of_a_burst) {
+  WithoutThreads environment;
+  std::vector<Outcome> outcomes(kWindow);
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({.environment = &environment}));
+  ASSERT_TRUE(world.server->on_request(kWorker, echo, {.worker = true}).ok());
+  const Session session = world.open({.window = kWindow});
+  for (const bool has_deadline : {false, true}) {
+    SCOPED_TRACE(has_deadline);
+    CallOptions options;
+    if (has_deadline) options.deadline = kPatience;
+    for (Outcome& outcome : outcomes) ASSERT_TRUE(world.call(session, kWorker, "x", outcome, 256, options).ok());
+    ASSERT_TRUE(world.run_until([&] { return environment.tasks.size() == kWindow; }));
+    EXPECT_EQ(environment.flushed, std::vector<size_t>{kWindow});
+    for (auto& task : std::exchange(environment.tasks, {})) task();
+    environment.flushed.clear();
+    for (Outcome& outcome : outcomes) {
+      ASSERT_TRUE(world.run_until([&] { return outcome.runs != 0; }));
+      EXPECT_EQ(outcome.response, "x");
+      outcome = Outcome();
+    }
+  }
+  world.turns(10);
+  EXPECT_TRUE(environment.flushed.empty()) << "there is nothing to wake them for";
+}
+
+/// A worker takes the memory of each answer, and the endpoint's thread gives it back.
+TEST(Workers, answers_need_no_more_memory_the_more_there_are) {
+  constexpr size_t kLimit = 1 << 20;
+  constexpr size_t kRounds = 3 * kLimit / 128 / kWindow;
+  std::vector<Outcome> outcomes(kWindow);
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({}, {.memory_limit_bytes = kLimit}));
+  ASSERT_TRUE(world.server->on_request(kWorker, echo, {.worker = true}).ok());
+  const Session session = world.open({.window = kWindow});
+  for (size_t round = 0; round < kRounds; round++) {
+    for (Outcome& outcome : outcomes) {
+      outcome = Outcome();
+      ASSERT_TRUE(world.call(session, kWorker, "x", outcome, 16).ok());
+    }
+    for (Outcome& outcome : outcomes) {
+      ASSERT_TRUE(world.run_until([&] { return outcome.runs != 0; }));
+      ASSERT_EQ(outcome.response, "x") << outcome.status.message() << " in round " << round;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tern::rpc_test
