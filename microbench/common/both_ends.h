@@ -39,9 +39,11 @@ constexpr uint16_t kAdd = 1;
 constexpr tern::Duration kPatience = std::chrono::seconds(30);  // callgrind is fifty times slower
 
 /// `kWalks`: an answered call is followed by one on the session whose turn it is, otherwise by one on its own session.
-template <tern::Transport T, bool kWalks = false>
+/// `kHasDeadlines`: each call has the deadline that the constructor gets.
+template <tern::Transport T, bool kWalks = false, bool kHasDeadlines = false>
 class BothEnds {
  public:
+  explicit BothEnds(tern::Duration deadline = tern::Duration::max()) : deadline_(deadline) {}
   /// Runs the whole program. Returns its exit code.
   int run(const char* bench, const nlohmann::json& params = nlohmann::json::object()) {
     if (const tern::Status status = create(); !status.ok()) return programs::fail_with("no endpoints", status);
@@ -157,8 +159,11 @@ class BothEnds {
     if (left_ > 0) --left_;
     const uint64_t value = call.value;
     std::memcpy(request.bytes().data(), &value, sizeof(value));
-    auto accepted = client_->enqueue_request(call.session, kAdd, std::move(request), std::move(response),
-                                             [this, &call](tern::Completion& done) { on_done(call, done); });
+    tern::CallOptions options;
+    if constexpr (kHasDeadlines) options.deadline = deadline_;
+    auto accepted = client_->enqueue_request(
+        call.session, kAdd, std::move(request), std::move(response),
+        [this, &call](tern::Completion& done) { on_done(call, done); }, options);
     if (!accepted.ok()) [[unlikely]]
       status_ = accepted.status();
   }
@@ -195,6 +200,7 @@ class BothEnds {
 
   // ~Rpc runs the continuations of pending calls, which use the members above it.
   std::vector<Call> calls_;
+  const tern::Duration deadline_;
   tern::Status status_;
   uint64_t left_ = 0;  ///< still to be issued
   uint64_t completed_ = 0;

@@ -36,7 +36,7 @@ Endpoint::Started Endpoint::start_call(Session session, uint32_t type, detail::B
 }
 Endpoint::Started Endpoint::start_deadline_call(Session session, uint32_t type, detail::Buffer* request,
                                                 detail::Buffer* response, Duration deadline) {
-  return core_->start_call_slow(session, type, request, response, deadline);
+  return core_->start_timed_call(session, type, request, response, deadline);
 }
 Endpoint::Continuation* Endpoint::start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                                    detail::Buffer* response, uint32_t len_bytes) {

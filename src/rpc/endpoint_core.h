@@ -67,6 +67,8 @@ class TERN_API EndpointCore {
   }
   /// Starts a call without a deadline. Has the fast path (fast_path.h).
   StartedCall start_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response);
+  StartedCall start_timed_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
+                               Duration deadline);
   /// Starts any call.
   StartedCall start_call_slow(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
                               Duration deadline = Duration::max());
@@ -130,6 +132,9 @@ class TERN_API EndpointCore {
   /// on_packet(). Inline, in rpc/fast_path.h.
   template <class Loop>
   bool try_packet(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
+  /// As try_packet(), for a request that has a deadline and is of the common case otherwise.
+  template <class Loop>
+  bool try_timed_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
   /// Prefetches the sessions of packets that will be handled next. Each word is the first word of a packet's header; it
   /// may be anything.
   void look_ahead(std::span<const uint64_t> first_words) const;
@@ -263,6 +268,9 @@ class TERN_API EndpointCore {
   size_t buffers_out() const;
   // The fast paths of a call and of a packet, and the functions for the calls that they leave over.
   session::ClientSlot* try_begin(uint32_t type, detail::Buffer* request, detail::Buffer* response, Client* client);
+  uint64_t note_deadline(Duration deadline);
+  template <class Loop>
+  void end_request(Incoming* incoming, Loop& loop);
   [[gnu::noinline]] StartedCall start_asleep(Session session, uint32_t type, detail::Buffer* request,
                                              detail::Buffer* response);
   [[gnu::noinline]] StartedCall start_first_call(Session session, uint32_t type, detail::Buffer* request,

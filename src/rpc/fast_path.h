@@ -1,5 +1,6 @@
 // The common case of a call, inline from the transport to the handler and to the continuation: one packet each way,
-// nothing lost, no deadline, a handler that answers at once.
+// nothing lost, a handler that answers at once. A call with a deadline is nearly as cheap; its code is not inline, so
+// that the other calls keep their registers.
 //
 // Each try_...() does all of its work, or changes nothing and returns false. Then EndpointCore::on_packet() gets the
 // packet, and hands it to ServerSessions::on_packet() or ClientSessions::on_packet(). A change here is measured with
@@ -110,7 +111,13 @@ template <class Loop>
   if constexpr (!Loop::kTraits.shortcuts.preallocated_responses) handlers_.record()->space = nullptr;
   context_.counters.requests_handled++;
   handlers_.dispatch(*dispatch);
-  Incoming* incoming = handlers_.record();
+  end_request(handlers_.record(), loop);
+  return true;
+}
+
+/// The end of a request whose handler has returned.
+template <class Loop>
+[[gnu::always_inline]] inline void EndpointCore::end_request(Incoming* incoming, Loop& loop) {
   if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
     // The handler may have copied or taken the message, and answered nevertheless in the preallocated buffer.
     if (incoming->is_stable.load(std::memory_order_relaxed)) [[unlikely]]
@@ -119,6 +126,34 @@ template <class Loop>
   } else {
     handlers_.keep_if_open(incoming);
   }
+}
+
+/// A deadline takes two looks at the clock, because a request that would be late is refused, and the time of handlers
+/// decides which one would be.
+template <class Loop>
+inline bool EndpointCore::try_timed_request(const wire::Header& header, const transport::Payload& payload,
+                                            std::byte* copy_to, Loop& loop) {
+  if (header.shape() != session::kPlainRequest || header.deadline_code() == wire::kNoDeadline ||
+      header.message_bytes() != payload.bytes || payload.lease != nullptr || payload.is_marked ||
+      context_.tracer != nullptr) {
+    return false;
+  }
+  Server* server = server_sessions_.find(header.session_key());
+  const Handlers::Dispatch* dispatch = handlers_.find_dispatch(header.request_type(), payload.bytes);
+  if (server == nullptr || dispatch == nullptr) return false;
+  const Handlers::Timed timed = handlers_.time(header.request_type(), header.deadline_code());
+  if (timed.entry == nullptr) return false;
+  session::ServerSlot* slot = server->session.try_begin(header, payload.bytes, context_.now_ns);
+  if (slot == nullptr) return false;
+  const std::byte* data = transport::private_copy(payload, copy_to);
+  handlers_.record()->open(server, slot, data, payload.bytes, released<Loop>());
+  handlers_.record()->deadline_ns = timed.deadline_ns;
+  context_.counters.requests_handled++;
+  handlers_.dispatch(*dispatch);
+  handlers_.end_time(timed);
+  Incoming* incoming = handlers_.record();
+  if (incoming->progress == Incoming::Progress::kAnswered) incoming->deadline_ns = UINT64_MAX;
+  end_request(incoming, loop);
   return true;
 }
 

@@ -14,9 +14,6 @@ using session::ServerSlot;
 
 namespace {
 
-/// Handlers that take longer run one at a time if their requests have deadlines. In a burst of 16 packets the first
-/// answer would otherwise wait for 15 further handlers, and so for about one round trip of a slow local network.
-constexpr uint64_t kLongHandlerNs = 50'000;
 /// A longer hold time is reported as too long (clause 2.9).
 constexpr uint64_t kLongHoldNs = 10'000'000;
 /// Most late requests that are refused in one turn, because other work waits meanwhile.
@@ -132,31 +129,25 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   }
   HandlerEntry& entry = entries_[slot->type];
   if (context_.is_closing) return refuse(counters.refused_closing, wire::FailureCode::kClosing);
-  uint64_t deadline_ns = UINT64_MAX;
-  uint64_t begin_ns = 0;  // 0 without a deadline
+  Timed timed{.deadline_ns = UINT64_MAX};
   if (slot->deadline_code != wire::kNoDeadline) {
-    begin_ns = context_.transport.now();
-    deadline_ns = arrived_ns() + wire::decode_time_left(slot->deadline_code);
-    if (deadline_ns <= begin_ns + entry.time.expected_ns(begin_ns)) {
-      return refuse(counters.refused_deadline, wire::FailureCode::kDeadline);
-    }
+    timed = begin_time(entry, slot->deadline_code);
+    if (is_late(timed)) return refuse(counters.refused_deadline, wire::FailureCode::kDeadline);
   }
   Incoming* incoming = find_record();
   if (incoming == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
   incoming->open(server, slot, data, bytes, context_.released);
   incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
-  incoming->deadline_ns = deadline_ns;
+  incoming->deadline_ns = timed.deadline_ns;
   incoming->copy = owned;
   if (owned != nullptr) incoming->type = slot->type;
   incoming->handler = &entry;
   if (context_.tracer != nullptr) [[unlikely]]
     incoming->traced = TracedRequest::of(server, *slot, context_.tracer.get());
-  if (!entry.options.worker && deadline_ns != UINT64_MAX && entry.time.expected_ns(begin_ns) >= kLongHandlerNs) {
-    return let_wait(incoming);
-  }
+  if (!entry.options.worker && takes_long(timed)) return let_wait(incoming);
   counters.requests_handled++;
   if (entry.options.worker) return run_in_worker(entry, incoming);
-  run_here(entry, incoming, begin_ns);
+  run_here(entry, incoming, timed);
 }
 
 /// Runs the handler, in the loop or in a worker. Afterwards another thread may have the record, or the record is gone.
@@ -169,14 +160,29 @@ void Handlers::call(RequestHandler& handler, Incoming* incoming) {
   traced.tracer->request(trace::Kind::kHandlerEnd, traced, 0);
 }
 
-/// `begin_ns`: 0 if the request has no deadline.
-void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_ns) {
+// ---- Deadlines ----
+
+/// The times of a request that begins now. `deadline_code`: not kNoDeadline.
+inline Handlers::Timed Handlers::begin_time(HandlerEntry& entry, uint32_t deadline_code) const {
+  const uint64_t now_ns = context_.transport.now();
+  return {&entry, now_ns, arrived_ns() + wire::decode_time_left(deadline_code), entry.time.expected_ns(now_ns)};
+}
+
+Handlers::Timed Handlers::time(uint32_t type, uint32_t deadline_code) {
+  const Timed timed = begin_time(entries_[type], deadline_code);
+  return is_late(timed) || takes_long(timed) ? Timed() : timed;
+}
+
+void Handlers::end_time(const Timed& timed) {
+  const uint64_t end_ns = context_.transport.now();
+  timed.entry->time.add(timed.begin_ns, end_ns, timed.expected_ns);
+  if (end_ns - timed.begin_ns >= kLongHandlerNs) note_poll(context_.now_ns);
+}
+
+/// `timed`: its entry is null if the request has no deadline.
+void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed) {
   call(*entry.handler, incoming);
-  if (begin_ns != 0) {
-    const uint64_t end_ns = context_.transport.now();
-    entry.time.add(begin_ns, end_ns);
-    if (end_ns - begin_ns >= kLongHandlerNs) note_poll(context_.now_ns);
-  }
+  if (timed.entry != nullptr) end_time(timed);
   if (incoming->progress == Incoming::Progress::kAnswered) {
     Mailbox::rest(incoming);
     trace_answer(incoming->server, incoming->slot, incoming->space->length_bytes);

@@ -181,6 +181,10 @@ class RpcCore final {
   [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload& payload,
                                        std::byte* copy_to) {
     wire::Header header{w0, w1, w2};
+    if constexpr (kTraits.shortcuts.common_case && kTraits.shortcuts.zero_copy_requests &&
+                  kTraits.shortcuts.preallocated_responses) {
+      if (core_.try_timed_request(header, payload, copy_to, *this)) return;
+    }
     core_.on_packet(header, payload, copy_to);
   }
   Status enter() {
@@ -249,6 +253,9 @@ class RpcCore final {
   bool send_any(const End* end, const wire::Header& header, const std::byte* payload, uint32_t bytes,
                 detail::Buffer* buffer);
   [[gnu::always_inline]] SendTurn transmit_client(Client* client);
+  template <bool is_timed>
+  void transmit_short(Client* client);
+  [[gnu::noinline]] SendTurn transmit_timed(Client* client);
   [[gnu::always_inline]] SendTurn transmit_server(Server* server);
   // The sends that these two fast paths do not handle.
   [[gnu::noinline]] SendTurn transmit_rest(Client* client);
@@ -401,17 +408,22 @@ inline SendTurn RpcCore<Impl>::transmit_client(Client* client) {
   if (context().tracer != nullptr) [[unlikely]]
     return transmit_rest(client);
   stamp_packet();
-  {
-    typename Impl::Sender sender(*transport_, client->peer);
-    context().counters.packets_sent += client->session.transmit_short(
-        context().now_ns,
-        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
-            __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
-        [this]() __attribute__((always_inline)) { return transport_->ticket(); });
-  }
+  transmit_short<false>(client);
   if (!client->session.wants_to_send()) [[likely]]
     return SendTurn::kDone;
-  return transmit_rest(client);
+  return client->session.has_timed() ? transmit_timed(client) : transmit_rest(client);
+}
+
+/// Sends new calls of one packet. `is_timed`: they may have deadlines.
+template <class Impl>
+template <bool is_timed>
+[[gnu::always_inline]] inline void RpcCore<Impl>::transmit_short(Client* client) {
+  typename Impl::Sender sender(*transport_, client->peer);
+  context().counters.packets_sent += client->session.template transmit_short<is_timed>(
+      context().now_ns,
+      [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
+          __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
+      [this]() __attribute__((always_inline)) { return transport_->ticket(); });
 }
 
 template <class Impl>

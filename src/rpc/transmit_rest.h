@@ -18,6 +18,12 @@ bool RpcCore<Impl>::send_any(const End* end, const wire::Header& header, const s
 }
 
 template <class Impl>
+SendTurn RpcCore<Impl>::transmit_timed(Client* client) {
+  transmit_short<true>(client);
+  return client->session.wants_to_send() ? transmit_rest(client) : SendTurn::kDone;
+}
+
+template <class Impl>
 SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
   auto& session = client->session;
   using Turn = session::ClientSession::Turn;

@@ -30,9 +30,10 @@ class HandlerTime {
     const bool is_old = now_ns > measured_ns && now_ns - measured_ns > std::max(kLastsNs, kLastsTimes * recent_ns);
     return is_old ? 0 : recent_ns;
   }
-  void add(uint64_t begin_ns, uint64_t end_ns) {
+  void add(uint64_t begin_ns, uint64_t end_ns) { add(begin_ns, end_ns, expected_ns(begin_ns)); }
+  /// `recent_ns`: expected_ns(begin_ns).
+  void add(uint64_t begin_ns, uint64_t end_ns, uint64_t recent_ns) {
     const uint64_t sample_ns = end_ns - std::min(begin_ns, end_ns);
-    const uint64_t recent_ns = expected_ns(begin_ns);
     const uint64_t counted_ns = std::min(sample_ns, kJumpTimes * recent_ns);
     recent_ns_.store(recent_ns == 0 ? sample_ns : recent_ns - recent_ns / kWeight + counted_ns / kWeight,
                      std::memory_order_relaxed);

@@ -11,6 +11,12 @@
 
 namespace tern::session {
 
+/// The time left until `deadline_ns` (UINT64_MAX: there is none), as it travels in packet 0.
+inline uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns) {
+  if (deadline_ns == UINT64_MAX) return wire::kNoDeadline;
+  return deadline_ns <= now_ns ? 0 : wire::encode_time_left(deadline_ns - now_ns);
+}
+
 /// The shape of a response of one packet.
 inline constexpr uint16_t kPlainResponse = wire::shape_of(wire::Kind::kResponse, wire::kFirst);
 
@@ -39,6 +45,11 @@ inline void ClientSession::take_slot(ClientSlot* slot, detail::Buffer* request, 
   to_send |= slot->bit;
 }
 
+inline void ClientSession::set_deadline(ClientSlot* slot, uint64_t deadline_ns) {
+  slot->deadline_ns = deadline_ns;
+  if (deadline_ns != UINT64_MAX && (fresh_mask_ & slot->bit) != 0) detours_ |= kTimed;
+}
+
 inline void ClientSession::release_slot(ClientSlot* slot) {
   const uint32_t index = index_of(*slot);
   if (slot->packets_in_flight != 0) [[unlikely]]
@@ -56,9 +67,10 @@ inline void ClientSession::release_slot(ClientSlot* slot) {
   free_mask_ |= bit(index);
 }
 
-template <class Send, class Ticket>
+template <bool is_timed, class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ClientSession::transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket) {
-  if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]]
+  const uint8_t detours = is_timed ? detours_ & static_cast<uint8_t>(~kTimed) : detours_;
+  if (((control_mask_ | detours) != 0) | (fresh_mask_ == 0)) [[unlikely]]
     return 0;
   // Only the general case makes the ring larger.
   uint64_t mask = fresh_mask_;
@@ -68,11 +80,17 @@ template <class Send, class Ticket>
   const auto first = static_cast<uint32_t>(sent_.next_number());
   const auto end = static_cast<uint32_t>(sent_.burst_end());
   uint32_t number = first;
+  uint64_t deadline_ns = UINT64_MAX;  // often all calls have the same
+  uint32_t deadline_code = wire::kNoDeadline;
   for (; mask != 0 && number != end; mask &= mask - 1) {
     ClientSlot* slot = slots[base::lowest_bit(mask)];
     detail::Buffer* request = slot->request;
+    if (is_timed && slot->deadline_ns != deadline_ns) {
+      deadline_ns = slot->deadline_ns;
+      deadline_code = deadline_code_of(deadline_ns, now_ns);
+    }
     if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, number, slot->request_number,
-                                  wire::kNoDeadline, slot->type, request->length_bytes),
+                                  deadline_code, slot->type, request->length_bytes),
               request->data(), request->length_bytes, request)) [[unlikely]] {
       break;
     }
@@ -87,13 +105,15 @@ template <class Send, class Ticket>
     number++;
   }
   fresh_mask_ = mask;
+  if (is_timed && mask == 0) detours_ = detours;
   sent_.on_burst(number - first);
   return number - first;
 }
 
 template <class Send, class Ticket>
 ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets) {
-  const uint32_t count = transmit_short(now_ns, send, ticket);
+  const uint32_t count =
+      has_timed() ? transmit_short<true>(now_ns, send, ticket) : transmit_short<false>(now_ns, send, ticket);
   packets += count;
   if (count != 0) return Turn::kSent;
   return wants_to_send() ? transmit_other(now_ns, send, ticket, packets) : Turn::kNothing;
@@ -129,7 +149,7 @@ template <class Send, class Ticket>
 uint32_t ClientSession::transmit_parts(uint64_t now_ns, ClientSlot* slot, Send& send, Ticket& ticket) {
   constexpr uint32_t kPacketsMax = 64;
   Transfer* const transfer = slot->transfer;
-  const bool is_alone = (fresh_mask_ | control_mask_ | detours_) == 0 && send_mask_ == slot->bit;
+  const bool is_alone = fresh_mask_ == 0 && (control_mask_ | (detours_ & ~kTimed)) == 0 && send_mask_ == slot->bit;
   if (!is_alone || transfer == nullptr || slot->phase != ClientSlot::Phase::kSending || !transfer->lost.empty())
     return 0;
   const uint32_t payload_bytes = transfer->payload_bytes;

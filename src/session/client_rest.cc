@@ -121,8 +121,8 @@ void ClientSession::begin_first(ClientBusy* busy) {
 /// True if nothing needs the memory for calls. A report that is not acknowledged needs the slots that it names, and a
 /// search for larger packets goes on until its end.
 bool ClientSession::can_rest() const {
-  return is_at_rest() && control_mask_ == 0 && (detours_ & ~kPaced) == 0 &&
-         (!holds_report_ || reports_.number() == 0) && !is_stalled_ && !is_searching() && sent_.in_flight() == 0;
+  return is_at_rest() && !has_unpaced() && (!holds_report_ || reports_.number() == 0) && !is_stalled_ &&
+         !is_searching() && sent_.in_flight() == 0;
 }
 
 bool ClientSession::try_rest() {

@@ -13,11 +13,6 @@ using Phase = ClientSlot::Phase;
 /// because a slow or hostile server must not make sessions with other servers wait.
 constexpr uint32_t kOwnResponsePackets = 4;
 
-uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns) {
-  if (deadline_ns == UINT64_MAX) return wire::kNoDeadline;
-  return deadline_ns <= now_ns ? 0 : wire::encode_time_left(deadline_ns - now_ns);
-}
-
 /// Makes a packet without a payload. It has no slot, unless the caller sets it afterwards.
 void fill_header_only(ClientPacket& packet, const wire::Header& header) {
   packet.header = header;

@@ -163,13 +163,6 @@ void ClientSession::forget_packets(uint32_t slot_index) {
   sent_.advance_oldest();
 }
 
-void ClientSession::set_deadline(ClientSlot* slot, uint64_t deadline_ns) {
-  slot->deadline_ns = deadline_ns;
-  if (deadline_ns == UINT64_MAX) return;
-  send_mask_ |= fresh_mask_ & slot->bit;
-  fresh_mask_ &= ~slot->bit;
-}
-
 void ClientSession::block_slot(ClientSlot* slot) {
   slot->phase = Phase::kBlocked;
   slot->deadline_ns = UINT64_MAX;

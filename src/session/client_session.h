@@ -161,8 +161,7 @@ class TERN_API ClientSession {
   /// Makes a free slot take no call until unblock_slot(), because there is no memory to end one more call of the slot.
   void block_slot(ClientSlot* slot);
   void unblock_slot(ClientSlot* slot) { release_slot(slot); }
-  /// For tests.
-  size_t blocked_slots() const;
+  size_t blocked_slots() const;  ///< for tests
   /// Ends a call before its answer. The caller must have taken its buffers and its continuation. The slot stays taken
   /// until the server has answered or acknowledged the cancel. If no packet of the call was sent, the slot is free at
   /// once.
@@ -197,13 +196,14 @@ class TERN_API ClientSession {
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets);
   /// transmit() in the common case: sends new calls of one packet each, as many as may leave now and as `send` takes.
-  /// Returns their number. transmit() then sends the other packets, or tells why a packet was not taken.
-  template <class Send, class Ticket>
+  /// Returns their number. transmit() then sends the rest, or tells why a packet was not taken.
+  template <bool is_timed, class Send, class Ticket>
   uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
+  bool has_timed() const { return (detours_ & kTimed) != 0; }  ///< is_timed: a new call may have a deadline
   /// Time at which the next packet may leave. Only for a paced session.
   uint64_t departure_ns() const { return control_->pacer.departure_ns(); }
   /// True if a probe, a cancel, a report or a path probe is to be sent. The pacer does not delay these packets.
-  bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
+  bool has_unpaced() const { return control_mask_ != 0 || (detours_ & (kReportDue | kPathProbeDue)) != 0; }
   /// Latest time of a tick() after packets were sent: a long request may need an early probe. UINT64_MAX: no need.
   uint64_t early_look_ns(uint64_t now_ns) const { return is_oldest_of_many() ? now_ns + early_wait_ns() : UINT64_MAX; }
   /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
@@ -252,6 +252,7 @@ class TERN_API ClientSession {
   static constexpr uint8_t kShortProbeDue = 8;   ///< a path probe (clause 6.4.2)
   static constexpr uint8_t kLargeProbeDue = 16;  ///< a path probe (clause 7.7.9)
   static constexpr uint8_t kPathProbeDue = kFullProbeDue | kShortProbeDue | kLargeProbeDue;
+  static constexpr uint8_t kTimed = 32;  ///< a call in fresh_mask_ may have a deadline
 
   static uint64_t bit(uint32_t slot_index) { return uint64_t{1} << slot_index; }
   /// All slots; 0 before the session is open.
@@ -433,8 +434,7 @@ class TERN_API ClientSession {
 
   // Every call touches these fields. They are 176 B, which fill three cache lines with the 16 B that the endpoint keeps
   // before them.
-  /// Slots with a request of one packet and one credit that has not been sent yet, has no deadline, and will not name a
-  /// size.
+  /// Slots with a request of one packet and one credit that has not been sent yet, and will not name a size.
   uint64_t fresh_mask_ = 0;
   uint64_t send_mask_ = 0;           ///< slots with any other message packet or an RFR to send
   uint64_t control_mask_ = 0;        ///< slots with a probe or a cancel to send

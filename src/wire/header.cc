@@ -1,13 +1,16 @@
 #include "wire/header.h"
 
+#include <bit>
+
 namespace tern::wire {
 
 uint32_t encode_time_left(uint64_t left_ns) {
   if (left_ns == UINT64_MAX) return kNoDeadline;
-  uint64_t mantissa = left_ns / 1000 + (left_ns % 1000 != 0 ? 1 : 0);
-  uint32_t exponent = 0;
-  while (mantissa > 0xffff) {
-    mantissa = (mantissa + 1) / 2;
+  const uint64_t us = left_ns / 1000 + (left_ns % 1000 != 0 ? 1 : 0);
+  auto exponent = static_cast<uint32_t>(std::bit_width(us | 0xffff)) - 16;
+  uint64_t mantissa = (us + (uint64_t{1} << exponent) - 1) >> exponent;
+  if (mantissa > 0xffff) {  // rounded up to 2^16
+    mantissa = 0x8000;
     exponent++;
   }
   if (exponent > 31 || (exponent == 31 && mantissa == 0xffff)) return kNoDeadline;

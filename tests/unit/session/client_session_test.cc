@@ -1888,7 +1888,58 @@ TEST_F(ClientSessionTest, only_the_call_with_a_deadline_carries_one) {
   ASSERT_EQ(packets.size(), 3u);
   const auto has_deadline = [](const TestPacket& p) { return p.header.deadline_code() != wire::kNoDeadline; };
   EXPECT_EQ(std::count_if(packets.begin(), packets.end(), has_deadline), 1);
-  EXPECT_TRUE(has_deadline(packets.back())) << "the calls without one leave together";
+  EXPECT_TRUE(has_deadline(packets[1])) << "all leave together, in the order of their slots";
+}
+
+TEST_F(ClientSessionTest, calls_with_deadlines_leave_in_the_common_case) {
+  open();
+  warm_up();
+  std::vector<wire::Header> headers;
+  bool refuses = true;
+  const auto send = [&](const wire::Header& header, const std::byte*, uint32_t, detail::Buffer*) {
+    if (refuses && headers.size() == 1) return false;
+    headers.push_back(header);
+    return true;
+  };
+  const auto ticket = [&] { return ++ticket_; };
+  begin(10, 10, now_ + 50 * kMs);
+  begin();
+  begin(10, 10, now_ + 20 * kMs);
+  EXPECT_TRUE(session_->has_timed());
+  EXPECT_EQ(session_->transmit_short<false>(now_, send, ticket), 0u);
+  EXPECT_EQ(session_->transmit_short<true>(now_, send, ticket), 1u);
+  EXPECT_TRUE(session_->has_timed()) << "a call with a deadline is left";
+  session_->check_invariants();
+  refuses = false;
+  EXPECT_EQ(session_->transmit_short<true>(now_, send, ticket), 2u);
+  EXPECT_FALSE(session_->has_timed());
+  EXPECT_FALSE(session_->wants_to_send());
+  session_->check_invariants();
+  begin();
+  EXPECT_EQ(session_->transmit_short<false>(now_, send, ticket), 1u);
+
+  ASSERT_EQ(headers.size(), 4u);
+  const uint64_t left_ns[] = {50 * kMs, UINT64_MAX, 20 * kMs, UINT64_MAX};
+  for (uint32_t i = 0; i < 4; i++) {
+    EXPECT_EQ(wire::decode_time_left(headers[i].deadline_code()), left_ns[i]);
+    EXPECT_EQ(headers[i].number(), headers[0].number() + i);
+    const ClientSlot* slot = session_->slot(i);
+    const auto payload = bytes_of(10);
+    const wire::Header answer =
+        server_header(Kind::kResponse, wire::kFirst, slot->request_number, headers[i].number(), 10);
+    EXPECT_EQ(session_->try_finish(answer, {payload.data(), 10, nullptr, 0}, now_), slot);
+  }
+  session_->check_invariants();
+}
+
+TEST_F(ClientSessionTest, a_call_whose_deadline_is_over_before_it_leaves_has_no_time_left) {
+  open();
+  warm_up();
+  begin(10, 10, now_ + 5 * kMs);
+  now_ += 6 * kMs;
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(wire::decode_time_left(packets[0].header.deadline_code()), 0u);
 }
 
 TEST_F(ClientSessionTest, retransmission_carries_what_is_left_of_the_deadline) {
