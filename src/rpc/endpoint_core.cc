@@ -222,6 +222,15 @@ void EndpointCore::wait_for_wakers() {
 
 // ---- Steps of an iteration ----
 
+bool EndpointCore::try_waiting_response(const wire::Header& header, const transport::Payload& payload) {
+  Client* client = client_sessions_.find(header.session_key());
+  if (client == nullptr) return false;
+  session::ClientSlot* slot = client->session.try_finish_waiting(header, payload, context_.now_ns);
+  if (slot == nullptr) return false;
+  client_sessions_.finish(client, slot, Status(), 0);
+  return true;
+}
+
 void EndpointCore::on_packet(wire::Header& header, transport::Payload& payload, std::byte* copy_to) {
   if (context_.tracer != nullptr) [[unlikely]]
     trace_packet(header, payload.bytes);

@@ -132,9 +132,10 @@ class TERN_API EndpointCore {
   /// on_packet(). Inline, in rpc/fast_path.h.
   template <class Loop>
   bool try_packet(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
-  /// As try_packet(), for a request that has a deadline and is of the common case otherwise.
+  /// As try_packet(), for a request that has a deadline, or a response that follows a credit return for its request, if
+  /// the packet is of the common case otherwise.
   template <class Loop>
-  bool try_timed_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
+  bool try_uncommon(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
   /// Prefetches the sessions of packets that will be handled next. Each word is the first word of a packet's header; it
   /// may be anything.
   void look_ahead(std::span<const uint64_t> first_words) const;
@@ -269,6 +270,9 @@ class TERN_API EndpointCore {
   // The fast paths of a call and of a packet, and the functions for the calls that they leave over.
   session::ClientSlot* try_begin(uint32_t type, detail::Buffer* request, detail::Buffer* response, Client* client);
   uint64_t note_deadline(Duration deadline);
+  template <class Loop>
+  bool try_timed_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
+  bool try_waiting_response(const wire::Header& header, const transport::Payload& payload);
   template <class Loop>
   void end_request(Incoming* incoming, Loop& loop);
   [[gnu::noinline]] StartedCall start_asleep(Session session, uint32_t type, detail::Buffer* request,

@@ -128,16 +128,21 @@ template <class Loop>
   }
 }
 
+template <class Loop>
+[[gnu::always_inline]] inline bool EndpointCore::try_uncommon(const wire::Header& header,
+                                                              const transport::Payload& payload, std::byte* copy_to,
+                                                              Loop& loop) {
+  if (payload.is_marked || payload.lease != nullptr || context_.tracer != nullptr) return false;
+  if (header.shape() == session::kPlainRequest) return try_timed_request(header, payload, copy_to, loop);
+  return header.shape() == session::kPlainResponse && try_waiting_response(header, payload);
+}
+
 /// A deadline takes two looks at the clock, because a request that would be late is refused, and the time of handlers
 /// decides which one would be.
 template <class Loop>
-inline bool EndpointCore::try_timed_request(const wire::Header& header, const transport::Payload& payload,
-                                            std::byte* copy_to, Loop& loop) {
-  if (header.shape() != session::kPlainRequest || header.deadline_code() == wire::kNoDeadline ||
-      header.message_bytes() != payload.bytes || payload.lease != nullptr || payload.is_marked ||
-      context_.tracer != nullptr) {
-    return false;
-  }
+[[gnu::noinline]] bool EndpointCore::try_timed_request(const wire::Header& header, const transport::Payload& payload,
+                                                       std::byte* copy_to, Loop& loop) {
+  if (header.deadline_code() == wire::kNoDeadline || header.message_bytes() != payload.bytes) return false;
   Server* server = server_sessions_.find(header.session_key());
   const Handlers::Dispatch* dispatch = handlers_.find_dispatch(header.request_type(), payload.bytes);
   if (server == nullptr || dispatch == nullptr) return false;

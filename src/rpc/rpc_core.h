@@ -183,7 +183,7 @@ class RpcCore final {
     wire::Header header{w0, w1, w2};
     if constexpr (kTraits.shortcuts.common_case && kTraits.shortcuts.zero_copy_requests &&
                   kTraits.shortcuts.preallocated_responses) {
-      if (core_.try_timed_request(header, payload, copy_to, *this)) return;
+      if (core_.try_uncommon(header, payload, copy_to, *this)) return;
     }
     core_.on_packet(header, payload, copy_to);
   }

@@ -135,6 +135,7 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
                                          uint64_t now_ns) {
   ClientVerdict verdict;
   if ((verdict.finished = try_finish(header, payload, now_ns)) != nullptr) return verdict;
+  if ((verdict.finished = try_finish_waiting(header, payload, now_ns)) != nullptr) return verdict;
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
   ClientSlot* slot = index < window_ ? slots_[index] : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number() || slot->phase == Phase::kFree ||
@@ -146,6 +147,29 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
   }
   if (!slot->was_sent()) return dropped(Drop::kUnproven);
   return on_response_slow(slot, header, payload, now_ns);
+}
+
+/// The response is the server's next packet, has the whole message, and acknowledges nothing.
+ClientSlot* ClientSession::try_finish_waiting(const wire::Header& header, const transport::Payload& payload,
+                                              uint64_t now_ns) {
+  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+  ClientSlot* slot = index < window_ ? slots_[index] : nullptr;
+  if (slot == nullptr || slot->phase != Phase::kWaiting || slot->request_number != header.request_number()) {
+    return nullptr;
+  }
+  const uint32_t bytes = payload.bytes;
+  const bool is_next = (((header.w1 - 1) ^ server_number_) & wire::kNumberMask) == 0;
+  if (!is_next || header.shape() != kPlainResponse || header.w2 >> 32 != bytes || payload.lease != nullptr ||
+      header.credit_limit() != server_credits_ || slot->whole_code != 0 || bytes > payload_max_ ||
+      bytes > slot->response->capacity_bytes || sent_.contains(expand_number(header.echo(), sent_.next_number()))) {
+    return nullptr;
+  }
+  server_number_++;
+  last_heard_ns_ = now_ns;
+  note_progress(slot, now_ns);
+  slot->response->length_bytes = bytes;
+  base::copy_bytes(slot->response->data(), payload.data, bytes);
+  return slot;
 }
 
 /// Handles a response to a call whose request was sent.

@@ -120,8 +120,7 @@ class TERN_API ClientSession {
   uint64_t busy_mask() const { return window_mask() & ~free_mask_; }
   /// True if the session has no call and nothing to send.
   bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask() && !is_report_due(); }
-  /// Gets the memory for calls, which a session at rest does not have. begin() also does that. False: the session is
-  /// not open, or there is no memory.
+  /// Gets the memory for calls, as begin() does. False: the session is not open, or there is no memory.
   bool wake();
   /// Begins the call that was written into the first slot of `busy`: buffers, type, sequence and continuation. Only if
   /// sleeps(), and for a request of at most wire::kPayloadBytesMin bytes.
@@ -217,6 +216,8 @@ class TERN_API ClientSession {
   /// `readable`: Traits::readable_bytes. `is_batched`: Shortcuts::batched_timestamps.
   template <size_t readable = 0, bool is_batched = true>
   ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
+  /// The same after a credit return for the request (kWaiting), but the caller must call release_slot().
+  ClientSlot* try_finish_waiting(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   /// Handles a received packet. A packet that does not prove itself (clause 3.9) changes nothing.
   ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   /// As ServerSession::expected_after(), for responses.
@@ -362,7 +363,6 @@ class TERN_API ClientSession {
   void on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns);
   ClientVerdict on_response_slow(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
                                  uint64_t now_ns);
-  ClientVerdict on_failure(ClientSlot* slot, const wire::Header& header, uint64_t now_ns);
   ClientVerdict on_response_start(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
                                   uint64_t now_ns);
   ClientVerdict begin_receiving(ClientSlot* slot, uint32_t bytes, uint64_t now_ns);

@@ -1932,6 +1932,65 @@ TEST_F(ClientSessionTest, calls_with_deadlines_leave_in_the_common_case) {
   session_->check_invariants();
 }
 
+TEST_F(ClientSessionTest, response_after_a_credit_return_is_nearly_a_common_case) {
+  open();
+  warm_up();
+  ClientSlot* slot = begin();
+  const uint32_t number = sent().at(0).header.number();
+  const auto payload = bytes_of(10);
+  const auto response_to = [&](uint32_t request_number, uint32_t echo, uint8_t flags = wire::kFirst) {
+    return server_header(Kind::kResponse, flags, request_number, echo, 10);
+  };
+  const auto finishes = [&](wire::Header header, uint32_t bytes = 10) {
+    return session_->try_finish_waiting(header, {payload.data(), bytes, nullptr, 0}, now_) != nullptr;
+  };
+  EXPECT_FALSE(finishes(response_to(slot->request_number, number))) << "the request is not acknowledged yet";
+  --server_number_;
+  credit(number);
+  ASSERT_EQ(slot->phase, Phase::kWaiting);
+  ClientSlot* other = begin();
+  const uint32_t other_number = sent().at(0).header.number();
+  now_ += kMs;
+
+  const wire::Header good = response_to(slot->request_number, number);
+  EXPECT_FALSE(finishes(good, 9)) << "not the size that the header has";
+  EXPECT_FALSE(finishes(response_to(slot->request_number, number))) << "a packet of the server is missing";
+  server_number_ -= 2;
+  struct Wrong {
+    uint32_t request_number, echo;
+    uint8_t flags;
+  };
+  for (const Wrong& wrong : {Wrong{slot->request_number - wire::kSlotsMax, number, wire::kFirst},
+                             {other->request_number, number, wire::kFirst},
+                             {slot->request_number, other_number, wire::kFirst},
+                             {slot->request_number, number, 0},
+                             {slot->request_number, number, wire::kFirst | wire::kFailure},
+                             {slot->request_number, number, wire::kFirst | wire::kEcnEcho}}) {
+    const wire::Header header = response_to(wrong.request_number, wrong.echo, wrong.flags);
+    EXPECT_EQ(header.number(), good.number());
+    EXPECT_FALSE(finishes(header)) << wrong.request_number << ' ' << wrong.echo << ' ' << int{wrong.flags};
+    --server_number_;
+  }
+  credits_++;
+  EXPECT_FALSE(finishes(response_to(slot->request_number, number))) << "another credit limit";
+  credits_--;
+  EXPECT_EQ(server_number_, good.number()) << "the number was right each time";
+  EXPECT_EQ(slot->phase, Phase::kWaiting);
+  EXPECT_EQ(session_->credits_in_flight(), 1u) << "nothing has changed";
+
+  EXPECT_TRUE(finishes(good));
+  EXPECT_EQ(slot->response->length_bytes, 10u);
+  EXPECT_EQ(std::memcmp(slot->response->data(), payload.data(), 10), 0);
+  EXPECT_EQ(session_->last_answer_ns(), now_);
+  session_->release_slot(slot);
+  EXPECT_FALSE(finishes(good)) << "it has come already";
+  session_->check_invariants();
+  // The server's next packet is in order.
+  const wire::Header next = response_to(other->request_number, other_number);
+  EXPECT_EQ(session_->try_finish(next, {payload.data(), 10, nullptr, 0}, now_), other);
+  session_->check_invariants();
+}
+
 TEST_F(ClientSessionTest, a_call_whose_deadline_is_over_before_it_leaves_has_no_time_left) {
   open();
   warm_up();
