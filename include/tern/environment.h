@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tern/detail/export.h>
@@ -62,8 +63,10 @@ class WorkerPool {
   virtual ~WorkerPool() = default;  ///< runs the submitted tasks, then joins the threads
   /// Queues a task. False: the queue is full. Any thread.
   virtual bool submit(std::function<void()> task) = 0;
-  /// Called after one or several submit(). A pool may leave their tasks until then, to wake its threads once for all of
-  /// them. Any thread.
+  /// As submit(), but the task may wait for flush(), so that the pool wakes its threads once for many tasks. Any
+  /// thread.
+  virtual bool submit_later(std::function<void()> task) { return submit(std::move(task)); }
+  /// Called by a thread after its submit_later().
   virtual void flush() {}
 };
 

@@ -82,7 +82,7 @@ Buffer* Arena::alloc_slow(size_t len_bytes) {
   const size_t size_class = len_bytes <= kSmallBytesMax ? class_of(len_bytes) : kLarge;
   Buffer* buffer = size_class == kLarge ? take_large(len_bytes) : take_small(size_class, by_owner);
   if (buffer == nullptr) {
-    if (!by_owner) note_shortage(size_class);
+    if (!by_owner && len_bytes < options_.limit_bytes) note_shortage(size_class);
     return nullptr;
   }
   buffer->in_use = Buffer::kOwned;
@@ -206,19 +206,27 @@ void Arena::note_shortage(size_t size_class) {
   is_short_.store(true, std::memory_order_relaxed);
 }
 
-/// The other threads get half of the owner's free blocks of each class that they lack, and the pages of those that are
-/// left over.
+/// The other threads get every other one of the owner's free blocks of each class that they lack. If there is none,
+/// they get pages. A call takes bounded time, but for one in kSharesPerWalk.
 void Arena::share() {
   base::MutexLock lock(mutex_);
   is_short_.store(false, std::memory_order_relaxed);
+  bool wants_pages = false;
   for (uint32_t classes = std::exchange(short_classes_, 0); classes != 0; classes &= classes - 1) {
     const auto size_class = static_cast<size_t>(std::countr_zero(classes));
-    if (size_class == kLarge) continue;
-    FreeList& list = owner_free_[size_class];
-    size_t blocks = 0;
-    for (const Buffer* buffer = list.first; buffer != nullptr; buffer = buffer->next) blocks++;
-    move_blocks(list, foreign_free_[size_class], (blocks + 1) / 2);
+    if (size_class == kLarge || owner_free_[size_class].is_empty()) {
+      wants_pages = true;
+      continue;
+    }
+    FreeList kept;
+    for (size_t i = 0; i < kSharedBlocks && !owner_free_[size_class].is_empty(); ++i) {
+      move_blocks(owner_free_[size_class], foreign_free_[size_class], 1);
+      if (!owner_free_[size_class].is_empty()) kept.push(owner_free_[size_class].pop());
+    }
+    while (!kept.is_empty()) owner_free_[size_class].push(kept.pop());
   }
+  if (!wants_pages || shares_++ % kSharesPerWalk != 0) return;
+  dissolve_rest_ = 0;  // walks that did not see the owner's list say nothing about it
   dissolve_free_runs();
 }
 
@@ -309,7 +317,7 @@ Status Arena::grow(size_t needed_bytes) {
   return {};
 }
 
-/// Called when memory has run out: turns runs whose blocks are all free into free pages. Threads other than the owner
+/// Called when memory is short: turns runs whose blocks are all free into free pages. Threads other than the owner
 /// do not see the owner's lists. After a walk over the lists that found none, the next calls do nothing for a while.
 bool Arena::dissolve_free_runs() {
   if (dissolve_rest_ > 0) {

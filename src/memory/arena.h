@@ -5,9 +5,9 @@
 // The arena outlives its endpoint until the last Buffer has been released (docs/threads.md).
 //
 // Messages up to 65472 B lie in blocks of a power of two (128 B to 64 KiB, control line included). Blocks are cut from
-// runs of 64 KiB. A block belongs to the owner or to the other threads, whichever it was cut for, and goes back to them
-// whoever releases it. So blocks do not pile up on one side where one side allocates and the other one releases. Larger
-// messages are runs of 4 KiB pages.
+// runs of 64 KiB. A block belongs to the owner or to the other threads, and goes back to its side whoever releases it.
+// So blocks do not pile up on one side where one side allocates and the other one releases. A block changes its side
+// only when memory is short. Larger messages are runs of 4 KiB pages.
 //
 // A peer with an outdated descriptor compares the word at the place of the lease with the descriptor's lease. A lease
 // only grows, also when its block is used again. It grows even if its block has been dissolved and another block begins
@@ -93,7 +93,7 @@ class TERN_API Arena {
   /// first. CHECKs against a double release. Any thread.
   static void release(detail::Buffer* buffer);
 
-  /// Gives free memory of the owner to the other threads if these have found none. Owner only, now and then.
+  /// Gives free memory of the owner to the other threads if these have found none. Owner only, after their failure.
   void share_if_short() {
     if (is_short_.load(std::memory_order_relaxed)) [[unlikely]]
       share();
@@ -139,9 +139,11 @@ class TERN_API Arena {
   static constexpr size_t kSmallBytesMax = kRunBytes - sizeof(Buffer);
   static constexpr size_t kClasses = 10;  ///< their sizes are 128 B << class
   // Buffer::size_class is below kLarge for the owner's blocks only.
-  static constexpr uint8_t kLarge = kClasses;  ///< a run of pages
-  static constexpr uint8_t kForeign = 128;     ///< a block of the other threads; added to the class
-  static constexpr size_t kMovedBlocks = 64;   ///< that a side without memory takes from the other one
+  static constexpr uint8_t kLarge = kClasses;    ///< a run of pages
+  static constexpr uint8_t kForeign = 128;       ///< a block of the other threads; added to the class
+  static constexpr size_t kMovedBlocks = 64;     ///< that a side without memory takes from the other one
+  static constexpr size_t kSharedBlocks = 1024;  ///< most blocks of a class that share() moves
+  static constexpr size_t kSharesPerWalk = 16;   ///< share() looks for free pages once in so many calls
   static_assert(kBlockBytesMin << (kClasses - 1) == kRunBytes);
 
   static unsigned class_of(size_t len_bytes) {
@@ -221,6 +223,7 @@ class TERN_API Arena {
   FreeLists foreign_free_ GUARDED_BY(mutex_);
   uint32_t short_classes_ GUARDED_BY(mutex_) = 0;  ///< bits of classes of which other threads have found no block
   std::atomic<bool> is_short_{false};              ///< short_classes_ is not 0
+  size_t shares_ GUARDED_BY(mutex_) = 0;           ///< calls of share() that wanted pages
   int64_t foreign_out_ GUARDED_BY(mutex_) = 0;     ///< allocations minus releases of other threads; may be negative
   bool orphaned_ GUARDED_BY(mutex_) = false;
   uint32_t next_lease_ GUARDED_BY(mutex_);       ///< above the last lease of every block that was dissolved

@@ -288,7 +288,7 @@ bool NexusCore::submit_work(std::function<void()> task) {
     if (!started.ok()) return false;
     impl_->workers = std::move(*started);
   }
-  return impl_->workers->submit(std::move(task));
+  return impl_->workers->submit_later(std::move(task));
 }
 
 void NexusCore::flush_work() {

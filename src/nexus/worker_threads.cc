@@ -37,16 +37,17 @@ class StdWorkerPool final : public WorkerPool {
   }
 
   bool submit(std::function<void()> task) override {
-    {
-      base::MutexLock lock(mutex_);
-      if (queue_->size() >= queue_limit_) return false;
-      const bool has_memory = base::try_grow([&] {
-        mutex_.assert_held();
-        queue_->push_back(std::move(task));
-      });
-      if (!has_memory) return false;
-    }
-    return true;
+    const bool is_queued = submit_later(std::move(task));
+    if (is_queued) flush();
+    return is_queued;
+  }
+  bool submit_later(std::function<void()> task) override {
+    base::MutexLock lock(mutex_);
+    if (queue_->size() >= queue_limit_) return false;
+    return base::try_grow([&] {
+      mutex_.assert_held();
+      queue_->push_back(std::move(task));
+    });
   }
   void flush() override { has_work_->notify_one(); }
 

@@ -268,6 +268,7 @@ void EndpointCore::read_mail() {
   }
   for (auto& post : posts_) post.run();
   posts_.clear();
+  context_.arena.share_if_short();
   if (context_.port.has_events()) read_control_events();
 }
 
@@ -341,7 +342,6 @@ void EndpointCore::free_dead() {
 
 void EndpointCore::start_credit_epoch() {
   client_sessions_.start_credit_epoch(server_sessions_.start_credit_epoch());
-  context_.arena.share_if_short();
   note_activity();
 }
 

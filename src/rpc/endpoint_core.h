@@ -63,7 +63,7 @@ class TERN_API EndpointCore {
   }
   /// Any thread.
   MsgBuf alloc_msgbuf(size_t len_bytes) {
-    return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.arena.alloc(len_bytes));
+    return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.mailbox->alloc(len_bytes));
   }
   /// Starts a call without a deadline. Has the fast path (fast_path.h).
   StartedCall start_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response);

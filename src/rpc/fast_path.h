@@ -1,6 +1,6 @@
 // The common case of a call, inline from the transport to the handler and to the continuation: one packet each way,
-// nothing lost, a handler that answers at once. A call with a deadline is nearly as cheap; its code is not inline, so
-// that the other calls keep their registers.
+// nothing lost, a handler that answers at once. Calls with a deadline, and responses that follow a credit return, have
+// a shortcut of their own (try_uncommon()), which is not inline, so that the common case keeps its registers.
 //
 // Each try_...() does all of its work, or changes nothing and returns false. Then EndpointCore::on_packet() gets the
 // packet, and hands it to ServerSessions::on_packet() or ClientSessions::on_packet(). A change here is measured with
@@ -137,12 +137,12 @@ template <class Loop>
   return header.shape() == session::kPlainResponse && try_waiting_response(header, payload);
 }
 
-/// A deadline takes two looks at the clock, because a request that would be late is refused, and the time of handlers
-/// decides which one would be.
+/// Takes two looks at the clock, because a request that would be late is refused, and the time of its handler decides
+/// that. If it would be late, Handlers::run() judges it anew, and refuses it.
 template <class Loop>
 [[gnu::noinline]] bool EndpointCore::try_timed_request(const wire::Header& header, const transport::Payload& payload,
                                                        std::byte* copy_to, Loop& loop) {
-  if (header.deadline_code() == wire::kNoDeadline || header.message_bytes() != payload.bytes) return false;
+  if (header.deadline_code() == wire::kNoDeadline || !session::is_whole_request(header, payload.bytes)) return false;
   Server* server = server_sessions_.find(header.session_key());
   const Handlers::Dispatch* dispatch = handlers_.find_dispatch(header.request_type(), payload.bytes);
   if (server == nullptr || dispatch == nullptr) return false;

@@ -179,7 +179,6 @@ void Handlers::end_time(const Timed& timed) {
   if (end_ns - timed.begin_ns >= kLongHandlerNs) note_poll(context_.now_ns);
 }
 
-/// `timed`: its entry is null if the request has no deadline.
 void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed) {
   call(*entry.handler, incoming);
   if (timed.entry != nullptr) end_time(timed);
@@ -235,6 +234,7 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
     Server* server = refused->server;
     ServerSlot* slot = refused->slot;
+    flush_work();  // so that there is space soon
     context_.counters.refused_worker_queue++;
     context_.counters.requests_handled--;
     unbind(refused);

@@ -64,14 +64,15 @@ class TERN_API Handlers {
   /// Called after the handler has returned without an answer in the slot's buffer.
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
 
-  /// A request with a deadline whose handler runs now. Times are ns.
+  /// The times of a request whose handler runs now, ns.
   struct Timed {
-    HandlerEntry* entry = nullptr;  ///< null: the request is late, or its handler takes long
+    HandlerEntry* entry = nullptr;  ///< null: no deadline, or time() refuses the request
     uint64_t begin_ns = 0;
     uint64_t deadline_ns = 0;
     uint64_t expected_ns = 0;  ///< HandlerTime::expected_ns() at begin_ns
   };
-  /// The times of a request for which find_dispatch() has found something. Its session must not have changed yet.
+  /// For a request with a deadline for which find_dispatch() has found something. Refuses it if it would be late, or
+  /// its handler takes long: the general path must then get the packet, so the session must not have noted it yet.
   Timed time(uint32_t type, uint32_t deadline_code);
   /// Called after its handler.
   void end_time(const Timed& timed);
@@ -83,8 +84,6 @@ class TERN_API Handlers {
   /// Takes a complete request: runs its handler, submits it to a worker, lets it wait, or refuses it. `data` lies in
   /// `owned`, which this takes over. If `owned` is null, `data` is memory of the transport until this returns.
   void run(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes, detail::Buffer* owned);
-  /// Runs one of the requests with deadlines that wait for a handler that takes long.
-  bool has_waiting() const { return !waiting_.empty(); }
   /// True if requests were submitted to workers that have yet to be woken. One wake-up for a whole burst is several
   /// times cheaper than one for each request.
   bool has_submitted() const { return has_submitted_; }
@@ -92,6 +91,8 @@ class TERN_API Handlers {
     has_submitted_ = false;
     context_.nexus.flush_work();
   }
+  bool has_waiting() const { return !waiting_.empty(); }
+  /// Runs one of the requests with deadlines that wait for a handler that takes long.
   void run_waiting();
 
   // -- Answers (Request calls these) --

@@ -117,6 +117,13 @@ class TERN_API Mailbox {
   memory::Arena& received;   ///< alive as long as the mailbox; for requests of several packets while they arrive
   Environment& environment;  ///< for Request::time_left()
 
+  /// A buffer of `arena`. Null: no memory. If the caller is not the owner, the owner then shares its free memory soon.
+  /// Any thread.
+  detail::Buffer* alloc(size_t len_bytes) {
+    detail::Buffer* buffer = arena.alloc(len_bytes);
+    if (buffer == nullptr && !is_owner()) announce_control();
+    return buffer;
+  }
   /// The arena in which a request of this type arrives. It is `arena`, from which messages are sent, if an earlier
   /// message of the type was taken to be sent on.
   memory::Arena& arena_for(uint32_t type) const {

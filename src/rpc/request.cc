@@ -63,7 +63,7 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   if (incoming->is_stable.load(std::memory_order_acquire) && incoming->copy != nullptr && arena.owns(incoming->copy)) {
     buffer = std::exchange(incoming->copy, nullptr);
   } else {
-    buffer = arena.alloc(message.size());
+    buffer = incoming->mailbox->alloc(message.size());
     if (buffer == nullptr) return no_memory;
     if (incoming->type != Incoming::kNoType) incoming->mailbox->note_taken(incoming->type);
     base::copy_bytes(buffer->data(), message.data(), message.size());
@@ -87,7 +87,7 @@ detail::Buffer* Request::find_buffer(detail::RequestFront* front, size_t len_byt
   detail::Buffer* buffer = std::exchange(incoming->response, nullptr);
   if (buffer == nullptr && incoming->mailbox->is_owner()) buffer = incoming->handlers->take_response_buffer(incoming);
   if (buffer != nullptr && buffer->capacity_bytes < len_bytes) detail::release_buffer(std::exchange(buffer, nullptr));
-  if (buffer == nullptr) buffer = incoming->mailbox->arena.alloc(len_bytes);
+  if (buffer == nullptr) buffer = incoming->mailbox->alloc(len_bytes);
   if (buffer == nullptr) return nullptr;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
   return incoming->response = buffer;

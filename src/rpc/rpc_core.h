@@ -291,6 +291,8 @@ class RpcCore final {
 template <class Impl>
 [[gnu::always_inline]] inline size_t RpcCore<Impl>::end_iteration(size_t packets) {
   context().counters.packets_received += packets;
+  if (core_.handlers().has_submitted()) [[unlikely]]
+    core_.handlers().flush_work();
   if (packets == 0 && core_.count_idle_iteration() % kIdleClockReads == 0) {
     freshen_clock();
     if constexpr (kTraits.can_fail) note_failure();
@@ -313,8 +315,6 @@ template <class Impl>
   } else if (kAnswersAtOnce || sent_ticket_ > context().released) {
     transport_->flush();  // sends answers, or packets that it has kept back
   }
-  if (core_.handlers().has_submitted()) [[unlikely]]
-    core_.handlers().flush_work();  // after the packets, because a worker may take the CPU
   if (core_.has_dead()) [[unlikely]]
     core_.free_dead();
   core_.end_iteration();
@@ -336,6 +336,7 @@ void RpcCore<Impl>::serve_waiting() {
     is_clock_fresh_ = false;
     const size_t packets = receive_packets();
     context().counters.packets_received += packets;
+    if (core_.handlers().has_submitted()) core_.handlers().flush_work();
     if (packets == 0) break;
   }
   is_clock_fresh_ = false;
@@ -343,7 +344,6 @@ void RpcCore<Impl>::serve_waiting() {
   core_.handlers().note_poll(context().now_ns);
   if (core_.has_packets_to_send()) transmit();
   if (kAnswersAtOnce) transport_->flush();
-  if (core_.handlers().has_submitted()) core_.handlers().flush_work();
   core_.handlers().run_waiting();
   is_clock_fresh_ = false;
 }

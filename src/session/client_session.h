@@ -446,7 +446,7 @@ class TERN_API ClientSession {
   /// (clause 5.3.3).
   uint32_t short_bytes_end_ = 0;
   State state_ = State::kConnecting;
-  uint8_t detours_ = 0;     ///< bits of reasons why transmit_short() may not send
+  uint8_t detours_ = 0;     ///< bits of reasons why transmit_short<false>() may not send
   uint8_t window_ = 0;      ///< 0 until kOpen
   uint8_t usual_code_ = 0;  ///< payload code in which the last long responses fitted (clause 5.3.3)
   uint8_t long_types_ = 0;  ///< bit_of_type() of the requests whose last response was long, but fitted a packet

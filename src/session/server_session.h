@@ -32,9 +32,9 @@ namespace tern::session {
 /// The shape of a request of one packet.
 inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, wire::kFirst);
 
-/// True for a request that ServerSession::try_begin() takes: the whole request is in this packet 0, without a deadline.
-inline bool is_plain_request(const wire::Header& header, uint32_t payload_bytes) {
-  return header.shape() == kPlainRequest && header.plain_request_type(payload_bytes) < wire::kRequestTypes;
+/// True for a request that ServerSession::try_begin() takes: the whole request is in this packet 0.
+inline bool is_whole_request(const wire::Header& header, uint32_t payload_bytes) {
+  return header.shape() == kPlainRequest && header.message_bytes() == payload_bytes;
 }
 
 /// Services of the endpoint for a session that receives a packet.
@@ -128,7 +128,7 @@ class TERN_API ServerSession {
                           ServerOffers& offers);
   /// The full packet of the same request that will probably follow `part`, if the request misses it.
   transport::ExpectedPacket expected_after(const wire::Header& part) const;
-  /// The common case of on_packet(): the client's next packet is a new request. is_plain_request() must be true. Notes
+  /// The common case of on_packet(): the client's next packet is a new request. is_whole_request() must be true. Notes
   /// the packet, begins the request (kRunning) and returns its slot. The caller answers at once, or calls defer().
   /// Null: not the common case, and nothing has changed. `readable`: as for ClientSession::try_finish().
   template <size_t readable = 0>

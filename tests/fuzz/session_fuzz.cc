@@ -229,7 +229,7 @@ class Target {
     const transport::Payload payload = view(packet, op);
     const wire::Header& header = packet.header;
     last_number_[0] = header.number();
-    if (session::is_plain_request(header, payload.bytes)) {
+    if (session::is_whole_request(header, payload.bytes)) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_)) {
         if (op % 32 < 16) {
           server_->defer(slot);

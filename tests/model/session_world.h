@@ -530,9 +530,9 @@ class World {
 
   void server_receives(const wire::Header& header, const transport::Payload& payload) {
     if (header.session_key() != server_key()) return;  // a packet of an earlier handshake's session
-    if (session::is_plain_request(header, payload.bytes) && !payload.is_marked && payload.lease == nullptr) {
+    if (session::is_whole_request(header, payload.bytes) && !payload.is_marked && payload.lease == nullptr) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_ns_)) {
-        slot->deadline_code = wire::kNoDeadline;
+        slot->deadline_code = header.deadline_code();
         run_handler(slot, copy_of(payload), options_.answers_at_once);
         if (slot->phase == ServerSlot::Phase::kRunning) server_->defer(slot);
         return;

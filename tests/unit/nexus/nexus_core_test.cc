@@ -361,6 +361,16 @@ TEST(NexusCore, flush_work__is_enough_for_as_many_threads_as_tasks) {
   }
 }
 
+TEST(NexusCore, pool_of_the_real_environment_wakes_its_threads_at_submit) {
+  auto workers = real_environment().start_workers(1, 8);
+  ASSERT_TRUE(workers.ok());
+  for (int i = 0; i < 3; i++) {
+    std::latch has_run(1);
+    ASSERT_TRUE((*workers)->submit([&] { has_run.count_down(); }));
+    has_run.wait();
+  }
+}
+
 TEST(NexusCore, submit_work__refuses_beyond_its_limit) {
   auto nexus = Nexus::create("tern://127.0.0.1:0", {.worker_threads = 1, .worker_queue_limit = 2});
   ASSERT_TRUE(nexus.ok());

@@ -30,6 +30,7 @@ class DeadlineCalls : public ::testing::Test {
         kept = std::move(request);
         return;
       }
+      if (std::exchange(sleeps_once, false)) std::this_thread::sleep_for(milliseconds(50));
       auto room = request.response(4);
       ASSERT_TRUE(room.ok());
       std::memcpy(room->data(), "done", 4);
@@ -64,6 +65,7 @@ class DeadlineCalls : public ::testing::Test {
   Session session;
   int slow_runs = 0;
   bool keeps = false;
+  bool sleeps_once = false;
   std::optional<Request> kept;
   std::vector<uint64_t> sent;  ///< packets that the server had sent when the handler of each request began
   std::vector<Duration> left;  ///< time left then
@@ -107,8 +109,23 @@ TYPED_TEST(DeadlineCalls, a_request_that_is_kept_keeps_its_deadline) {
   EXPECT_EQ(outcome.response, "late") << outcome.status.message();
 }
 
-/// The server refuses a call that has less time left than its handler took lately, without running the handler.
-TYPED_TEST(DeadlineCalls, a_late_request_is_refused) {
+TYPED_TEST(DeadlineCalls, requests_that_an_earlier_one_has_made_late_are_refused) {
+  this->ask_window({.deadline = kDeadline});
+  const EndpointCounters& counters = this->world.server->counters();
+  const uint64_t refused_before = counters.refused_deadline;
+  this->left.clear();
+  this->sleeps_once = true;
+  std::vector<Outcome> outcomes(kWindow);
+  for (Outcome& outcome : outcomes) {
+    ASSERT_TRUE(this->world.call(this->session, kNoted, "late", outcome, 16, {.deadline = milliseconds(20)}).ok());
+  }
+  for (Outcome& outcome : outcomes) ASSERT_TRUE(this->world.run_until([&] { return outcome.runs > 0; }));
+  ASSERT_TRUE(this->world.run_until(
+      [&] { return this->left.size() + counters.refused_deadline - refused_before == static_cast<size_t>(kWindow); }));
+  EXPECT_LT(this->left.size(), static_cast<size_t>(kWindow)) << "the handler ran for all of them";
+}
+
+TYPED_TEST(DeadlineCalls, a_request_with_less_time_left_than_its_handler_takes_is_refused) {
   const CallOptions enough{.deadline = kDeadline}, too_little{.deadline = milliseconds(2)};
   for (int i = 0; i < 3; i++) {
     EXPECT_EQ(this->world.ask(this->session, kSlow, "x", 16, enough).response, "done");

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,8 @@ class WithoutThreads final : public Environment {
   class Pool final : public WorkerPool {
    public:
     explicit Pool(WithoutThreads& environment) : environment_(environment) {}
-    bool submit(std::function<void()> task) override {
+    bool submit(std::function<void()>) override { return false; }  // an endpoint calls the next one
+    bool submit_later(std::function<void()> task) override {
       environment_.tasks.push_back(std::move(task));
       return true;
     }
@@ -93,6 +95,24 @@ TEST(Workers, answers_need_no_more_memory_the_more_there_are) {
       ASSERT_EQ(outcome.response, "x") << outcome.status.message() << " in round " << round;
     }
   }
+}
+
+/// The owner has all free memory, and waits for packets that do not come.
+TEST(Workers, threads_that_find_no_memory_get_that_of_an_endpoint_that_sleeps) {
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({}, {.wait = Wait::kBlock, .memory_limit_bytes = 1 << 20}));
+  Endpoint& endpoint = *world.server;
+  std::vector<MsgBuf> all;
+  for (MsgBuf buffer = endpoint.alloc_msgbuf(10); buffer; buffer = endpoint.alloc_msgbuf(10)) {
+    all.push_back(std::move(buffer));
+  }
+  all.clear();
+  std::thread thread([&] {
+    while (!endpoint.alloc_msgbuf(10)) std::this_thread::sleep_for(milliseconds(1));
+    endpoint.stop();
+  });
+  EXPECT_TRUE(world.server->run_event_loop(kPatience).ok());
+  thread.join();
 }
 
 }  // namespace

@@ -1194,8 +1194,8 @@ TEST_F(ServerSessionTest, answer_at_once_leaves_with_the_next_number_and_is_kept
   respond(session_->slot(0), 8);
   sent();
   const wire::Header header = request(kFirst + 64, 10);
-  ASSERT_TRUE(is_plain_request(header, 10));
-  EXPECT_FALSE(is_plain_request(header, 9)) << "not whole";
+  ASSERT_TRUE(is_whole_request(header, 10));
+  EXPECT_FALSE(is_whole_request(header, 9)) << "not whole";
   ServerSlot* slot = session_->try_begin(header, 10, now_);
   ASSERT_NE(slot, nullptr);
   uint32_t offered = 0;
