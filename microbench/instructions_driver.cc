@@ -3,9 +3,15 @@
 
 DEFINE_uint64(deadline_ms, 0, "deadline of each call; 0: none");
 
+constexpr unsigned long long kDeadlineMsMax = 1'000'000'000;
+
 int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs for callgrind to count; see scripts/instructions_per_rpc")) return 1;
   if (!microbench::check_driver_flags(8u << 20)) return 1;
+  if (FLAGS_deadline_ms > kDeadlineMsMax) {
+    programs::fail("--deadline_ms must be at most %llu", kDeadlineMsMax);
+    return 1;
+  }
   programs::catch_interrupts();
   return programs::with_transport([]<class T>() {
     if (FLAGS_deadline_ms == 0) return microbench::BothEnds<T>().run("instructions_driver");

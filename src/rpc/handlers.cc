@@ -231,6 +231,7 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   }
   incoming->space = nullptr;  // that buffer belongs to the loop
   has_submitted_ = true;
+  context_.mailbox->remind();
   if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
     Server* server = refused->server;
     ServerSlot* slot = refused->slot;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <tern/detail/buffer.h>
@@ -84,12 +85,10 @@ class TERN_API Handlers {
   /// Takes a complete request: runs its handler, submits it to a worker, lets it wait, or refuses it. `data` lies in
   /// `owned`, which this takes over. If `owned` is null, `data` is memory of the transport until this returns.
   void run(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes, detail::Buffer* owned);
-  /// True if requests were submitted to workers that have yet to be woken. One wake-up for a whole burst is several
-  /// times cheaper than one for each request.
-  bool has_submitted() const { return has_submitted_; }
+  /// Wakes the workers if requests were submitted to them. One wake-up for a whole burst is several times cheaper than
+  /// one for each request. The loop calls this when the mailbox has mail, because run() then says that it has.
   void flush_work() {
-    has_submitted_ = false;
-    context_.nexus.flush_work();
+    if (std::exchange(has_submitted_, false)) context_.nexus.flush_work();
   }
   bool has_waiting() const { return !waiting_.empty(); }
   /// Runs one of the requests with deadlines that wait for a handler that takes long.
@@ -157,7 +156,7 @@ class TERN_API Handlers {
   std::vector<HandlerEntry> entries_;
   std::unique_ptr<Dispatch[]> dispatch_;
   uint32_t dispatch_types_ = 0;    ///< size of dispatch_; 0: no request takes the fast path
-  bool has_submitted_ = false;     ///< has_submitted()
+  bool has_submitted_ = false;     ///< requests were submitted since the last flush_work()
   WaitingRequests waiting_;        ///< requests that wait for handlers in the loop
   uint64_t polled_ns_ = 0;         ///< time of the last poll before a handler that took long; 0: never
   uint64_t polled_iteration_ = 0;  ///< EndpointPort::iteration at polled_ns_

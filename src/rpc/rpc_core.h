@@ -291,13 +291,12 @@ class RpcCore final {
 template <class Impl>
 [[gnu::always_inline]] inline size_t RpcCore<Impl>::end_iteration(size_t packets) {
   context().counters.packets_received += packets;
-  if (core_.handlers().has_submitted()) [[unlikely]]
-    core_.handlers().flush_work();
   if (packets == 0 && core_.count_idle_iteration() % kIdleClockReads == 0) {
     freshen_clock();
     if constexpr (kTraits.can_fail) note_failure();
   }
   if (context().mailbox->has_mail()) [[unlikely]] {
+    core_.handlers().flush_work();
     freshen_clock();
     core_.read_mail();
   }
@@ -336,7 +335,7 @@ void RpcCore<Impl>::serve_waiting() {
     is_clock_fresh_ = false;
     const size_t packets = receive_packets();
     context().counters.packets_received += packets;
-    if (core_.handlers().has_submitted()) core_.handlers().flush_work();
+    core_.handlers().flush_work();
     if (packets == 0) break;
   }
   is_clock_fresh_ = false;
