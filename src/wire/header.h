@@ -182,7 +182,7 @@ inline bool is_plausible(const Header& header, size_t available_bytes) {
 /// A deadline travels as the time left, in 21 bits: a 16-bit mantissa of microseconds and a 5-bit exponent, rounded up.
 /// kNoDeadline means that there is no deadline. The range is about 39 hours; a longer time travels as no deadline.
 inline constexpr uint32_t kNoDeadline = kIndexMask;
-uint32_t encode_time_left(uint64_t left_ns);
+TERN_API uint32_t encode_time_left(uint64_t left_ns);
 uint64_t decode_time_left(uint32_t code);  ///< ns; UINT64_MAX for kNoDeadline
 
 /// A hold time is the time for which the server kept the answered packet. It travels in 8 bits: a 4-bit mantissa and a
