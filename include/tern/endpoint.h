@@ -75,7 +75,7 @@ struct CallOptions {
 /// requests for each slot of a session's window. The slots of further ones stay taken until the application answers.
 struct HandlerOptions {
   /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so. Workers
-  /// begin when the loop has handled the packets that it has received together with the request.
+  /// begin at the latest when the loop has handled the packets that it has received together with the request.
   bool worker = false;
   /// Larger requests are refused (kTooLarge) before memory is allocated for them.
   size_t max_request_bytes = 8u << 20;

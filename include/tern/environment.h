@@ -60,13 +60,13 @@ class ManagementChannel {
 /// Worker threads for handlers registered with HandlerOptions::worker.
 class WorkerPool {
  public:
-  virtual ~WorkerPool() = default;  ///< runs the submitted tasks, then joins the threads
+  virtual ~WorkerPool() = default;  ///< runs all submitted tasks, then joins the threads
   /// Queues a task. False: the queue is full. Any thread.
   virtual bool submit(std::function<void()> task) = 0;
   /// As submit(), but the task may wait for flush(), so that the pool wakes its threads once for many tasks. Any
   /// thread.
   virtual bool submit_later(std::function<void()> task) { return submit(std::move(task)); }
-  /// Called by a thread after its submit_later().
+  /// Called after one or several submit_later(), also refused ones. Any thread.
   virtual void flush() {}
 };
 

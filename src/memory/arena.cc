@@ -207,15 +207,15 @@ void Arena::note_shortage(size_t size_class) {
 }
 
 /// The other threads get every other one of the owner's free blocks of each class that they lack. If there is none,
-/// they get pages. A call takes bounded time, but for one in kSharesPerWalk.
+/// they get pages. After a walk over all free blocks in vain, there is none in as many calls as the arena has runs,
+/// because the loop waits for a walk.
 void Arena::share() {
   base::MutexLock lock(mutex_);
-  is_short_.store(false, std::memory_order_relaxed);
-  bool wants_pages = false;
+  uint32_t without_blocks = 0;
   for (uint32_t classes = std::exchange(short_classes_, 0); classes != 0; classes &= classes - 1) {
     const auto size_class = static_cast<size_t>(std::countr_zero(classes));
     if (size_class == kLarge || owner_free_[size_class].is_empty()) {
-      wants_pages = true;
+      without_blocks |= 1u << size_class;
       continue;
     }
     FreeList kept;
@@ -225,9 +225,14 @@ void Arena::share() {
     }
     while (!kept.is_empty()) owner_free_[size_class].push(kept.pop());
   }
-  if (!wants_pages || shares_++ % kSharesPerWalk != 0) return;
-  dissolve_rest_ = 0;  // walks that did not see the owner's list say nothing about it
-  dissolve_free_runs();
+  if (without_blocks != 0 && share_rest_ > 0) {
+    --share_rest_;
+    short_classes_ = without_blocks;
+  } else if (without_blocks != 0) {
+    dissolve_rest_ = 0;  // walks that did not see the owner's list say nothing about it
+    if (!dissolve_free_runs()) share_rest_ = bytes_mapped() / kRunBytes;
+  }
+  is_short_.store(short_classes_ != 0, std::memory_order_relaxed);
 }
 
 /// Cuts a run into blocks. `home`: 0 for the owner, or kForeign.

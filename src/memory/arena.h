@@ -93,7 +93,8 @@ class TERN_API Arena {
   /// first. CHECKs against a double release. Any thread.
   static void release(detail::Buffer* buffer);
 
-  /// Gives free memory of the owner to the other threads if these have found none. Owner only, after their failure.
+  /// Gives free memory of the owner to the other threads if these have found none. Owner only; called when the mailbox
+  /// has mail, which Mailbox::alloc() makes.
   void share_if_short() {
     if (is_short_.load(std::memory_order_relaxed)) [[unlikely]]
       share();
@@ -143,7 +144,6 @@ class TERN_API Arena {
   static constexpr uint8_t kForeign = 128;       ///< a block of the other threads; added to the class
   static constexpr size_t kMovedBlocks = 64;     ///< that a side without memory takes from the other one
   static constexpr size_t kSharedBlocks = 1024;  ///< most blocks of a class that share() moves
-  static constexpr size_t kSharesPerWalk = 16;   ///< share() looks for free pages once in so many calls
   static_assert(kBlockBytesMin << (kClasses - 1) == kRunBytes);
 
   static unsigned class_of(size_t len_bytes) {
@@ -223,7 +223,7 @@ class TERN_API Arena {
   FreeLists foreign_free_ GUARDED_BY(mutex_);
   uint32_t short_classes_ GUARDED_BY(mutex_) = 0;  ///< bits of classes of which other threads have found no block
   std::atomic<bool> is_short_{false};              ///< short_classes_ is not 0
-  size_t shares_ GUARDED_BY(mutex_) = 0;           ///< calls of share() that wanted pages
+  size_t share_rest_ GUARDED_BY(mutex_) = 0;       ///< calls of share() until it may look for pages again
   int64_t foreign_out_ GUARDED_BY(mutex_) = 0;     ///< allocations minus releases of other threads; may be negative
   bool orphaned_ GUARDED_BY(mutex_) = false;
   uint32_t next_lease_ GUARDED_BY(mutex_);       ///< above the last lease of every block that was dissolved

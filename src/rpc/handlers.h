@@ -67,13 +67,13 @@ class TERN_API Handlers {
 
   /// The times of a request whose handler runs now, ns.
   struct Timed {
-    HandlerEntry* entry = nullptr;  ///< null: no deadline, or time() refuses the request
+    HandlerEntry* entry = nullptr;  ///< null: no deadline, or time() returns none
     uint64_t begin_ns = 0;
     uint64_t deadline_ns = 0;
     uint64_t expected_ns = 0;  ///< HandlerTime::expected_ns() at begin_ns
   };
-  /// For a request with a deadline for which find_dispatch() has found something. Refuses it if it would be late, or
-  /// its handler takes long: the general path must then get the packet, so the session must not have noted it yet.
+  /// For a request with a deadline for which find_dispatch() has found something. None if it would be late, or its
+  /// handler takes long: the general path must then get the packet, so the session must not have noted it yet.
   Timed time(uint32_t type, uint32_t deadline_code);
   /// Called after its handler.
   void end_time(const Timed& timed);
@@ -86,7 +86,7 @@ class TERN_API Handlers {
   /// `owned`, which this takes over. If `owned` is null, `data` is memory of the transport until this returns.
   void run(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes, detail::Buffer* owned);
   /// Wakes the workers if requests were submitted to them. One wake-up for a whole burst is several times cheaper than
-  /// one for each request. The loop calls this when the mailbox has mail, because run() then says that it has.
+  /// one for each request. The loop calls this when the mailbox has mail, and run_in_worker() makes it have some.
   void flush_work() {
     if (std::exchange(has_submitted_, false)) context_.nexus.flush_work();
   }

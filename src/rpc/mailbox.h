@@ -182,7 +182,7 @@ class TERN_API Mailbox {
   }
 
   bool has_mail() const { return has_mail_.load(std::memory_order_seq_cst); }
-  /// Makes has_mail() true until the next drain(), so that the loop does what it does then. Owner only.
+  /// Makes has_mail() true until the next drain(), so that the loop wakes the workers before it sleeps. Owner only.
   void remind() { has_mail_.store(true, std::memory_order_relaxed); }
   /// Takes the mail. `posts` must be empty. It gets the posted functions, and the mailbox gets its memory. Returns the
   /// answered requests in order, linked by next_free. Owner only.

@@ -32,7 +32,7 @@ namespace tern::session {
 /// The shape of a request of one packet.
 inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, wire::kFirst);
 
-/// True for a request that ServerSession::try_begin() takes: the whole request is in this packet 0.
+/// True for a request that ServerSession::try_begin() may get: the whole request is in this packet 0.
 inline bool is_whole_request(const wire::Header& header, uint32_t payload_bytes) {
   return header.shape() == kPlainRequest && header.message_bytes() == payload_bytes;
 }

@@ -30,7 +30,7 @@ class DeadlineCalls : public ::testing::Test {
         kept = std::move(request);
         return;
       }
-      if (std::exchange(sleeps_once, false)) std::this_thread::sleep_for(milliseconds(50));
+      if (std::exchange(sleeps_once, false)) std::this_thread::sleep_for(milliseconds(200));
       auto room = request.response(4);
       ASSERT_TRUE(room.ok());
       std::memcpy(room->data(), "done", 4);
@@ -117,8 +117,9 @@ TYPED_TEST(DeadlineCalls, requests_that_an_earlier_one_has_made_late_are_refused
   this->sleeps_once = true;
   std::vector<Outcome> outcomes(kWindow);
   for (Outcome& outcome : outcomes) {
-    ASSERT_TRUE(this->world.call(this->session, kNoted, "late", outcome, 16, {.deadline = milliseconds(20)}).ok());
+    ASSERT_TRUE(this->world.call(this->session, kNoted, "late", outcome, 16, {.deadline = milliseconds(100)}).ok());
   }
+  ASSERT_TRUE(this->world.client->run_event_loop_once().ok());
   for (Outcome& outcome : outcomes) ASSERT_TRUE(this->world.run_until([&] { return outcome.runs > 0; }));
   ASSERT_TRUE(this->world.run_until(
       [&] { return this->left.size() + counters.refused_deadline - refused_before == static_cast<size_t>(kWindow); }));

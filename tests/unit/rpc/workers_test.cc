@@ -107,12 +107,19 @@ TEST(Workers, threads_that_find_no_memory_get_that_of_an_endpoint_that_sleeps) {
     all.push_back(std::move(buffer));
   }
   all.clear();
+  bool has_memory = false;
   std::thread thread([&] {
-    while (!endpoint.alloc_msgbuf(10)) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(50));  // so that the loop sleeps
+    const auto until = std::chrono::steady_clock::now() + kPatience / 2;
+    while (!has_memory && std::chrono::steady_clock::now() < until) {
+      has_memory = static_cast<bool>(endpoint.alloc_msgbuf(10));
+      if (!has_memory) std::this_thread::sleep_for(milliseconds(1));
+    }
     endpoint.stop();
   });
   EXPECT_TRUE(world.server->run_event_loop(kPatience).ok());
   thread.join();
+  EXPECT_TRUE(has_memory);
 }
 
 }  // namespace
