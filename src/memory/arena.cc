@@ -207,8 +207,8 @@ void Arena::note_shortage(size_t size_class) {
 }
 
 /// The other threads get every other one of the owner's free blocks of each class that they lack. If there is none,
-/// they get pages. After a walk over all free blocks in vain, there is none in as many calls as the arena has runs,
-/// because the loop waits for a walk.
+/// they get pages, for which it walks over all free blocks. That holds up the loop, so after a walk in vain it makes no
+/// other for as many calls as the arena has runs.
 void Arena::share() {
   base::MutexLock lock(mutex_);
   uint32_t without_blocks = 0;
@@ -218,12 +218,13 @@ void Arena::share() {
       without_blocks |= 1u << size_class;
       continue;
     }
+    FreeList& list = owner_free_[size_class];
     FreeList kept;
-    for (size_t i = 0; i < kSharedBlocks && !owner_free_[size_class].is_empty(); ++i) {
-      move_blocks(owner_free_[size_class], foreign_free_[size_class], 1);
-      if (!owner_free_[size_class].is_empty()) kept.push(owner_free_[size_class].pop());
+    for (size_t i = 0; i < kSharedBlocks && !list.is_empty(); ++i) {
+      move_blocks(list, foreign_free_[size_class], 1);
+      if (!list.is_empty()) kept.push(list.pop());
     }
-    while (!kept.is_empty()) owner_free_[size_class].push(kept.pop());
+    while (!kept.is_empty()) list.push(kept.pop());
   }
   if (without_blocks != 0 && share_rest_ > 0) {
     --share_rest_;

@@ -690,6 +690,25 @@ void give(std::vector<Buffer*>& buffers) {
   for (Buffer* buffer : std::exchange(buffers, {})) Arena::release(buffer);
 }
 
+constexpr size_t kLength = 100;               ///< of a message in a block of 256 B
+constexpr size_t kBlocksInRun = 65536 / 256;  ///< blocks of that size
+
+/// Memory for kHugePageBytes / 256 messages of kLength.
+Arena* make_limited() {
+  ArenaOptions options = small_options();
+  options.limit_bytes = kHugePageBytes;
+  return make(options);
+}
+
+/// Gives back all blocks but one of each run, so that no run becomes free pages. Returns those.
+std::vector<Buffer*> give_most(std::vector<Buffer*>& buffers) {
+  std::vector<Buffer*> kept;
+  for (size_t i = 0; i < buffers.size(); i += kBlocksInRun) kept.push_back(std::exchange(buffers[i], nullptr));
+  std::erase(buffers, nullptr);
+  give(buffers);
+  return kept;
+}
+
 TEST(Arena, blocks_that_one_side_takes_and_the_other_gives_back_do_not_pile_up) {
   for (const bool owner_takes : {false, true}) {
     SCOPED_TRACE(owner_takes);
@@ -714,19 +733,12 @@ TEST(Arena, blocks_that_one_side_takes_and_the_other_gives_back_do_not_pile_up) 
 }
 
 TEST(Arena, each_side_gets_what_the_other_one_has_given_back_when_memory_is_short) {
-  constexpr size_t kLength = 100, kBlocksInRun = 65536 / 256;
-  ArenaOptions options = small_options();
-  options.limit_bytes = kHugePageBytes;
-  Arena* arena = make(options);
+  Arena* arena = make_limited();
   std::vector<Buffer*> buffers;
   elsewhere([&] { buffers = take(arena, SIZE_MAX, kLength); });
   const size_t all = buffers.size();
   EXPECT_EQ(all, kHugePageBytes / 256);
-  // Each run of blocks keeps one of them, so that no run becomes free pages.
-  std::vector<Buffer*> kept;
-  for (size_t i = 0; i < all; i += kBlocksInRun) kept.push_back(std::exchange(buffers[i], nullptr));
-  std::erase(buffers, nullptr);
-  give(buffers);
+  std::vector<Buffer*> kept = give_most(buffers);
   buffers = take(arena, SIZE_MAX, kLength);
   EXPECT_EQ(buffers.size(), all - kept.size()) << "the owner gets the other threads' blocks";
   arena->check_invariants();
@@ -742,16 +754,9 @@ TEST(Arena, each_side_gets_what_the_other_one_has_given_back_when_memory_is_shor
 }
 
 TEST(Arena, owner_shares_its_free_blocks_with_threads_that_find_none) {
-  constexpr size_t kLength = 100, kBlocksInRun = 65536 / 256;
-  ArenaOptions options = small_options();
-  options.limit_bytes = kHugePageBytes;
-  Arena* arena = make(options);
+  Arena* arena = make_limited();
   std::vector<Buffer*> buffers = take(arena, SIZE_MAX, kLength);
-  const size_t all = buffers.size();
-  std::vector<Buffer*> kept;
-  for (size_t i = 0; i < all; i += kBlocksInRun) kept.push_back(std::exchange(buffers[i], nullptr));
-  std::erase(buffers, nullptr);
-  give(buffers);
+  std::vector<Buffer*> kept = give_most(buffers);
   elsewhere([&] { EXPECT_EQ(arena->alloc(kLength), nullptr) << "only the owner sees its free blocks"; });
   arena->share_if_short();
   elsewhere([&] { buffers = take(arena, SIZE_MAX, kLength); });
@@ -765,9 +770,7 @@ TEST(Arena, owner_shares_its_free_blocks_with_threads_that_find_none) {
 TEST(Arena, owner_shares_the_pages_of_its_free_blocks_with_threads_that_want_other_sizes) {
   for (const size_t len_bytes : {size_t{1000}, size_t{100'000}}) {
     SCOPED_TRACE(len_bytes);
-    ArenaOptions options = small_options();
-    options.limit_bytes = kHugePageBytes;
-    Arena* arena = make(options);
+    Arena* arena = make_limited();
     std::vector<Buffer*> buffers, kept;
     // Free blocks of the other threads, which they look at in vain.
     elsewhere([&] {
