@@ -21,6 +21,7 @@
 #include "session/drop.h"
 #include "session/range_queue.h"
 #include "session/server_path.h"
+#include "session/server_results.h"
 #include "session/server_slot.h"
 #include "session/windows.h"
 #include "transport/payload.h"
@@ -36,56 +37,6 @@ inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, w
 inline bool is_whole_request(const wire::Header& header, uint32_t payload_bytes) {
   return header.shape() == kPlainRequest && header.message_bytes() == payload_bytes;
 }
-
-/// Services of the endpoint for a session that receives a packet.
-class ServerOffers {
- public:
-  struct RequestBuffer {
-    detail::Buffer* buffer = nullptr;  ///< null: the request is refused
-    wire::FailureCode refusal = {};    ///< the reason, if `buffer` is null
-    void* claim = nullptr;             ///< for Assembly::claim
-  };
-  /// Returns a buffer for `request`, whose bytes cannot stay where they are. `is_long`: the request arrives in several
-  /// packets, and the buffer counts as arriving until take_back_buffer() or ServerVerdict::was_assembled.
-  virtual RequestBuffer buffer_for(const wire::Header& request, bool is_long) = 0;
-  /// Takes back the buffer, from buffer_for(), of a request that will not run.
-  virtual void take_back_buffer(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) = 0;
-  /// Takes back a response that the client has received or given up. Packets up to `ticket` may still refer to it.
-  virtual void take_back_response(detail::Buffer* response, uint64_t ticket) = 0;
-  /// Abandons a running request that the client has given up. Its answer will not be sent.
-  virtual void abandon(void* call) = 0;
-  /// False: the application has too many requests already that their client gave up. The slot keeps this request until
-  /// it is answered (clause 6.2.4).
-  virtual bool may_abandon(void*) { return true; }
-
- protected:
-  ~ServerOffers() = default;
-};
-
-/// The effects of a received packet for the endpoint.
-struct ServerVerdict {
-  ServerSlot* started = nullptr;  ///< its request is complete (kRunning): the caller runs the handler or calls fail()
-  detail::Buffer* message = nullptr;  ///< that request's bytes, now owned by the endpoint; null: the payload has them
-  bool was_assembled = false;         ///< `message` does not count as arriving any more
-  bool is_part = false;               ///< the packet is a part, missing so far, of a request of several packets
-  bool is_about_a_call = false;       ///< the client has an unanswered request (clause 4.5.5)
-  bool has_opened = false;            ///< the client proved its path for the first time
-  bool wants_pair = false;            ///< the caller must call owe_pair_reply() for the packet's source address
-  bool has_paired = false;            ///< the client receives at the address of the last pair reply
-  Drop drop = Drop::kNone;
-};
-
-/// A packet to be sent, in the general case.
-struct ServerPacket {
-  wire::Header header;
-  const std::byte* payload;  ///< null: any content of `payload_bytes`
-  uint32_t payload_bytes;
-  detail::Buffer* buffer;  ///< buffer that `payload` lies in; null: `scratch`, or any content
-  ServerSlot* slot;        ///< null: concerns the session
-  uint32_t slot_index;
-  bool is_range;  ///< an RFR asked for the packet
-  std::byte scratch[8 * NumberWindow::kWords];
-};
 
 struct ServerTerms {
   uint32_t local_key = 0;
