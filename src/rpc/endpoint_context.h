@@ -116,6 +116,7 @@ struct EndpointContext {
   size_t sessions = 0;             ///< of both kinds; written by count_sessions()
   Receiving receiving = Receiving::kPlain;
   bool is_in_loop = false;      ///< an iteration runs
+  bool program_waits = false;   ///< between iterations the program waits for the descriptor or for next_due()
   bool is_closing = false;      ///< new requests and new sessions are refused
   uint64_t new_session_ns = 0;  ///< time of the last note_new_session()
   wire::Header last_part;       ///< header of the last new part of a long message; all 0: no part is expected

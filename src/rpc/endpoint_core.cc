@@ -324,6 +324,7 @@ void EndpointCore::run_due(bool has_read_all) {
   life_signs_.answer(has_read_all);
   server_sessions_.end_pathless();
   server_sessions_.run_sweep();
+  server_sessions_.run_held();
   timers_.run(context_.now_ns);
   agenda.at_latest(timers_.next_ns());
   client_sessions_.run_departures();

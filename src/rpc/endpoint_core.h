@@ -175,6 +175,11 @@ class TERN_API EndpointCore {
   void note_rest() {
     if ((publisher_ != nullptr || context_.log.is_on()) && !is_closed_) note_activity();
   }
+  /// Called when the program will wait between iterations from now on.
+  void note_waiting_program() {
+    context_.program_waits = true;
+    server_sessions_.return_all_held();
+  }
   bool is_stopped() const { return stop_.load(std::memory_order_seq_cst); }
   bool is_stopped_lately() const { return stop_.load(std::memory_order_relaxed); }
   void forget_stop() { stop_.store(false, std::memory_order_relaxed); }

@@ -91,8 +91,7 @@ void Handlers::keep(Incoming* incoming) {
   bind(incoming);
   if (sessions_.release_shared_response(incoming->slot)) incoming->space = nullptr;
   incoming->note_session();
-  incoming->server->session.owe_credit_return(context_.now_ns);
-  sessions_.list_to_send(incoming->server);
+  sessions_.owe_credit_return(incoming->server, incoming->slot, incoming->bytes);
   // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.
   if (incoming->is_stable.load(std::memory_order_acquire) || context_.mailbox->make_stable(incoming)) return;
   context_.counters.refused_no_memory++;

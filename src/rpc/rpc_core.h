@@ -75,6 +75,7 @@ class RpcCore final {
     // transport sends them by its own events.
     const bool has_kept_back = !kTraits.is_virtual && !is_closed() && sent_ticket_ > transport_->released();
     note_rest();
+    if (!kTraits.is_virtual) core_.note_waiting_program();
     return core_.announce_wait(has_kept_back);
   }
   Status close(Duration drain);
@@ -264,6 +265,7 @@ class RpcCore final {
   void run_until_stopped(Duration duration);
   uint64_t lend_cpu(base::Poller& poller, uint64_t vain_ns);
   void share_cpu(base::Poller& poller, uint64_t vain_since_ns);
+  bool may_leave_cpu();
   void sleep(uint64_t until_ns);
   void arm();
   /// Called before the loop returns to a program that may wait.

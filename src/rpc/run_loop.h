@@ -59,7 +59,7 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
 template <class Impl>
 uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
   const bool has_company = vain_ns >= kKeepCpuNs && poller.has_company(context().now_ns);
-  if ((!has_company && !context().has_new_session_lately()) || must_iterate()) return 0;
+  if ((!has_company && !context().has_new_session_lately()) || !may_leave_cpu()) return 0;
   // The iteration's time may be old: this thread may have lost its CPU since.
   if (has_company) poller.begin_lending(transport_->now());
   sched_yield();
@@ -73,15 +73,22 @@ uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
 template <class Impl>
 void RpcCore<Impl>::share_cpu(base::Poller& poller, uint64_t vain_since_ns) {
   if (!spin_.is_endless() || !share_.should_give_up(context().now_ns, vain_since_ns, base::thread_cpu_ns)) return;
-  if (poller.count_here() > 1 || must_iterate()) return;
+  if (poller.count_here() > 1 || !may_leave_cpu()) return;
   sched_yield();
   share_.has_rested(transport_->now());
+}
+
+/// True: the loop has nothing to do before it gives up the CPU.
+template <class Impl>
+bool RpcCore<Impl>::may_leave_cpu() {
+  core_.server_sessions().return_all_held();
+  return !must_iterate();
 }
 
 /// Blocks until there is something to do, `until_ns` at the latest.
 template <class Impl>
 void RpcCore<Impl>::sleep(uint64_t until_ns) {
-  if (must_iterate()) return;
+  if (!may_leave_cpu()) return;
   core_.note_rest();
   context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
   if (transport_->prepare_wait() && !context().mailbox->has_mail() && !core_.is_stopped()) {
@@ -96,6 +103,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
 template <class Impl>
 void RpcCore<Impl>::arm() {
   note_rest();
+  core_.note_waiting_program();
   transport_->end_wait();
   const bool may_wait =
       !must_iterate() && !context().mailbox->has_mail() && transport_->prepare_wait() && !context().mailbox->has_mail();

@@ -23,6 +23,7 @@ struct alignas(64) Server {
   bool is_dead : 1 = false;  ///< the session has ended; the object is freed when no list names it
   bool has_pair_peer : 1 = false;
   bool is_pathless : 1 = false;  ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
+  bool is_in_held : 1 = false;   ///< in ServerSessions::held_
   uint16_t abandoned = 0;        ///< requests that the application has and that the client has given up
   Run* run = nullptr;            ///< run of the client's Nexus; null after is_dead
   [[no_unique_address]] session::ServerSession session;  // packets_shown is in its padding

@@ -408,12 +408,14 @@ size_t ServerSessions::requests_open() const {
 
 void ServerSessions::check_invariants() const {
   Names<Server> known;
-  size_t live = 0, waiting = 0;
+  size_t live = 0, waiting = 0, held = 0;
   table_.for_each([&](const Server* server) {
     known.add(server);
     live++;
     CHECK(!server->is_dead);
     server->session.check_invariants();
+    if (server->session.holds_return()) CHECK(server->is_in_held);
+    held += server->is_in_held;
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
@@ -431,6 +433,8 @@ void ServerSessions::check_invariants() const {
   CHECK(live, ==, table_.size());
   CHECK(live, <=, context_.options.server_sessions_max);
   handlers_.check_invariants(waiting);
+  CHECK(held, <=, held_.size());
+  if (!held_.empty()) CHECK(context_.agenda.next_ns(), <=, std::max(held_.front().until_ns, context_.now_ns));
   for (const Server* server : dead_) {
     known.add(server);
     CHECK(server->is_dead);

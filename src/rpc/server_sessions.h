@@ -1,7 +1,9 @@
 // The server ends of an endpoint's sessions: accepting them, their packets, the shares of peers, their ends.
-// Owner thread only. server_sessions.cc has sessions and packets, server_shares.cc the shares of peers.
+// Owner thread only. server_sessions.cc has sessions and packets, server_shares.cc the shares of peers, held_returns.cc
+// credit returns that wait.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include "base/linked_list.h"
 #include "base/pool.h"
+#include "base/ring_queue.h"
 #include "rpc/completions.h"
 #include "rpc/endpoint_context.h"
 #include "rpc/handlers.h"
@@ -26,7 +29,11 @@ namespace tern::rpc {
 class TERN_API ServerSessions {
  public:
   ServerSessions(EndpointContext& context, Peers& peers, Completions& completions, Handlers& handlers)
-      : context_(context), peers_(peers), completions_(completions), handlers_(handlers) {}
+      : context_(context),
+        peers_(peers),
+        completions_(completions),
+        handlers_(handlers),
+        hold_ns_(std::min(kHoldNsMax, context.rto_ns_min / 4)) {}
 
   // -- Sessions --
 
@@ -105,6 +112,15 @@ class TERN_API ServerSessions {
   /// Adds the slot's new response to the budget. If the budget is used up, frees other responses, or this one.
   [[gnu::noinline]] void count_response(Server* server, session::ServerSlot* slot);
 
+  // -- Credit returns that wait for answers (clause 4.2.6) --
+
+  /// Owes a credit return for the slot's request of `bytes`, which has just arrived and will be answered later.
+  void owe_credit_return(Server* server, const session::ServerSlot* slot, uint32_t bytes);
+  /// Ends the waits that have been long enough.
+  void run_held();
+  /// Ends all waits. Called when the loop may not run for a while.
+  void return_all_held();
+
   // -- Sending --
 
   /// Lists a session that has an answer to a call, and counts it for the credits.
@@ -169,6 +185,17 @@ class TERN_API ServerSessions {
     Server* server_;
   };
 
+  /// A credit return waits for at least hold_ns_, and at most twice as long, which is half of the shortest time until a
+  /// client asks (clause 4.4.1).
+  static constexpr uint64_t kHoldNsMax = 30'000;
+  static constexpr size_t kHeldMax = 1024;  ///< most sessions whose credit returns wait
+  /// A session whose credit return waits.
+  struct Held {
+    uint32_t key = 0;
+    uint32_t oldest = 0;  ///< ServerSession::oldest_held() when this was queued
+    uint64_t until_ns = 0;
+  };
+
   wire::Refusal refusal_of_wish(const nexus::SessionTerms& wish) const;
   wire::Refusal refusal_of_connect(Code code, const nexus::AddressBytes& address) const;
   Server* make(const session::ServerTerms& terms);
@@ -180,6 +207,9 @@ class TERN_API ServerSessions {
   void list_to_send_quietly(Server* server);
   [[gnu::noinline]] void add_to_send(Server* server);
   [[gnu::noinline]] void hear(Server* server);
+  bool runs_often();
+  bool may_hold();
+  void queue_held(Server* server);
   // server_shares.cc
   void forget_claim(Budget budget, detail::Buffer* buffer);
   bool make_way_for_arriving(const Server* server, size_t bytes);
@@ -199,6 +229,7 @@ class TERN_API ServerSessions {
   Peers& peers_;
   Completions& completions_;
   Handlers& handlers_;
+  const uint64_t hold_ns_;
 
   session::ServerPools pools_;
   base::Pool<Server> pool_;
@@ -206,6 +237,11 @@ class TERN_API ServerSessions {
   // Making a session reserves its places in all lists, so that no later step needs memory for them.
   SendList<Server> to_send_;
   std::vector<Server*> dead_;
+  base::RingQueue<Held> held_;  ///< the one that waits longest first; some may wait no more
+  // For runs_often(): the last iteration in which a request was kept.
+  uint64_t kept_ns_ = 0;
+  uint64_t kept_iteration_ = 0;
+  bool runs_often_ = false;
   session::CreditPolicy credits_;
   base::LinkedList<Server, Server::InPathList> pathless_;  ///< sessions without a proof of their path, the oldest first
   /// All other sessions. A sweep checks the first one, and moves it to the end.

@@ -6,6 +6,7 @@
 //   server_requests.cc   request packets
 //   server_control.cc    RFRs, probes, cancels and reports
 //   server_send.cc       packets to the client
+//   server_hold.cc       credit returns that wait for answers
 //   server_path.*        path probes and replies
 //   server_slot.h        slots
 #pragma once
@@ -110,12 +111,21 @@ class TERN_API ServerSession {
     slot->response_bytes = static_cast<uint32_t>(code) << 16 | app_code;
     response_mask_ |= bit_of(slot);
   }
-  /// Makes a credit return due in this iteration, unless a later packet of the client is answered before.
+  /// Makes a credit return due in this iteration.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
-    cr_echo_ = static_cast<uint32_t>(received_.largest());
-    due_ |= kCreditReturn;
+    cr_number_ = static_cast<uint32_t>(received_.largest());
+    due_ = static_cast<uint8_t>((due_ | kCreditReturn) & ~kHeld);
   }
+  /// The slot's request of `bytes`, which has just arrived, will be answered later. As owe_credit_return(), but the
+  /// credit return may wait for the answer, which then takes its place (clause 4.2.6). The caller ends the wait with
+  /// return_held(). True: the credit return waits.
+  bool owe_or_hold(const ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, uint64_t now_ns);
+  bool holds_return() const { return (due_ & kHeld) != 0; }
+  /// Number of the oldest packet whose credit return waits; low half. Only if holds_return().
+  uint32_t oldest_held() const { return cr_number_; }
+  /// Makes the credit return due that waits. Only if holds_return().
+  void return_held();
   /// Must be called at once after ServerVerdict::wants_pair. pair_reply() then answers that packet, and the caller
   /// sends the reply to the packet's source address, after transmit() has returned kNothing. `token`: 31 random bits,
   /// new ones for each address. The token of the address before is not valid any more (clause 7.7.4).
@@ -152,7 +162,7 @@ class TERN_API ServerSession {
 
   // -- Packets out --
 
-  bool wants_to_send() const { return (response_mask_ | due_) != 0; }
+  bool wants_to_send() const { return (response_mask_ | (due_ & ~kHeld)) != 0; }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send
     kRefused,  ///< `send` returned false: nothing has changed
@@ -202,6 +212,7 @@ class TERN_API ServerSession {
   static constexpr uint8_t kCancels = 16;    ///< cancelled_mask_ is not 0
   static constexpr uint8_t kMarked = 32;     ///< not a packet, but a flag of the next packet
   static constexpr uint8_t kPairReply = 64;  ///< transmit() does not send it
+  static constexpr uint8_t kHeld = 128;      ///< not due: a credit return waits for answers; never with kCreditReturn
 
   static uint32_t slot_index_of(uint32_t request_number) { return request_number & (wire::kSlotsMax - 1); }
   static uint64_t bit_of(const ServerSlot* slot) { return uint64_t{1} << index_of(*slot); }
@@ -278,7 +289,17 @@ class TERN_API ServerSession {
 
   // Packets out.
   template <class Send, class Ticket>
-  uint32_t send_responses(uint8_t flags, uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket);
+  uint32_t send_responses(uint64_t mask, uint8_t flags, uint64_t now_ns, uint8_t credit_limit, Send& send,
+                          Ticket& ticket);
+  /// The responses of one packet that may leave before any other packet.
+  uint64_t first_responses() const {
+    if (response_mask_ == 0 || (due_ & (kCancels | kCreditReturn)) != 0) return 0;
+    if (holds_return()) [[unlikely]]
+      return responses_before_return();
+    return is_short_response(*slots_[base::lowest_bit(response_mask_)]) ? response_mask_ : 0;
+  }
+  uint64_t responses_before_return() const;
+  void end_hold_of(uint64_t responses);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket, uint32_t& packets);
   bool prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
@@ -318,9 +339,10 @@ class TERN_API ServerSession {
   uint32_t remote_key_;
   uint32_t payload_bytes_max_;
   ServerSlot* only_slot_ = nullptr;
-  [[no_unique_address]] NumberWindow received_;  // cr_echo_ is in its padding
-  uint32_t cr_echo_ = 0;                         ///< largest packet number that had arrived at cr_since_ns_; low half
-  uint64_t cr_since_ns_ = 0;                     ///< arrival of the last packet for which a credit return is owed
+  [[no_unique_address]] NumberWindow received_;  // cr_number_ is in its padding
+  /// kCreditReturn: the largest packet number that had arrived at cr_since_ns_. kHeld: oldest_held(). Low half.
+  uint32_t cr_number_ = 0;
+  uint64_t cr_since_ns_ = 0;  ///< arrival of the last packet for which a credit return is owed
   ServerPools& pools_;
   uint32_t lost_request_number_ = 0;
   uint32_t lost_echo_ = 0;
@@ -365,9 +387,9 @@ template <size_t readable>
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ServerSession::transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send,
                                                                      Ticket&& ticket) {
-  if ((due_ & (kCancels | kMarked | kCreditReturn)) != 0) [[unlikely]]
+  if ((due_ & (kCancels | kMarked | kCreditReturn | kHeld)) != 0) [[unlikely]]
     return 0;
-  return send_responses(wire::kFirst, now_ns, credit_limit, send, ticket);
+  return send_responses(response_mask_, wire::kFirst, now_ns, credit_limit, send, ticket);
 }
 
 template <size_t sendable, class Send>
@@ -393,9 +415,9 @@ template <size_t sendable, class Send>
 }
 
 template <class Send, class Ticket>
-[[gnu::always_inline]] inline uint32_t ServerSession::send_responses(uint8_t flags, uint64_t now_ns,
+[[gnu::always_inline]] inline uint32_t ServerSession::send_responses(uint64_t mask, uint8_t flags, uint64_t now_ns,
                                                                      uint8_t credit_limit, Send& send, Ticket& ticket) {
-  uint64_t mask = response_mask_;
+  const uint64_t others = response_mask_ & ~mask;
   ServerSlot* const* const slots = slots_;
   const uint32_t payload_bytes_max = payload_bytes_max_;
   const uint32_t remote_key = remote_key_;
@@ -415,7 +437,7 @@ template <class Send, class Ticket>
     slot->response_ticket = ticket();
     number++;
   }
-  response_mask_ = mask;
+  response_mask_ = mask | others;
   next_number_ += number - first;
   return number - first;
 }
@@ -423,15 +445,17 @@ template <class Send, class Ticket>
 template <class Send, class Ticket>
 ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket,
                                             uint32_t& packets) {
-  const bool has_response = response_mask_ != 0 && is_short_response(*slots_[base::lowest_bit(response_mask_)]);
-  if (has_response && (due_ & (kCancels | kCreditReturn)) == 0) {
+  const uint64_t responses = first_responses();
+  if (responses != 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
-    const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);
+    const uint32_t count = send_responses(responses, flags, now_ns, credit_limit, send, ticket);
+    if (holds_return()) end_hold_of(responses & ~response_mask_);
     if (count == 0) return Turn::kRefused;
     due_ &= ~kMarked;
     packets += count;
     return Turn::kSent;
   }
+  if (holds_return() && wants_to_send()) return_held();
   return wants_to_send() ? transmit_other(now_ns, credit_limit, send, ticket, packets) : Turn::kNothing;
 }
 

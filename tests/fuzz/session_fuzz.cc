@@ -233,7 +233,9 @@ class Target {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_)) {
         if (op % 32 < 16) {
           server_->defer(slot);
-          return server_->owe_credit_return(now_);
+          if (op % 2 == 0) return server_->owe_credit_return(now_);
+          (void)server_->owe_or_hold(slot, payload.bytes, 64, now_);
+          return;
         }
         const uint32_t bytes = header.request_type() + op;  // of one packet, or of two
         std::free(slot->response);
@@ -260,6 +262,7 @@ class Target {
     while (server_->transmit(now_, limit, queue(to_client_), ticket, packets) == ServerSession::Turn::kSent) {
     }
     if (server_->owes_pair_reply()) to_client_.push_back({server_->pair_reply(limit), {}});
+    if (limit % 8 == 3 && server_->holds_return()) server_->return_held();
     if (limit % 16 == 15) server_->forget_old(now_ + ServerSession::kKeepNs, 0, offers_);
     const ClientTick tick = client_->tick(now_);
     for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {

@@ -35,6 +35,7 @@ struct Action {
     kTick,
     kPause,
     kRemap,
+    kReturnHeld,
     kAnswer,
     kCancel
   };
@@ -52,6 +53,7 @@ const char* name_of(Action::Kind kind) {
                                            "tick",
                                            "pause",
                                            "the NAT forgets",
+                                           "end the wait of a credit return",
                                            "answer call",
                                            "cancel call"};
   return kNames[static_cast<size_t>(kind)];
@@ -93,6 +95,8 @@ void apply(World& world, const Action& action) {
       return world.pause();
     case Action::Kind::kRemap:
       return world.remap();
+    case Action::Kind::kReturnHeld:
+      return world.return_held();
     case Action::Kind::kAnswer:
       return world.answer(action.index);
     case Action::Kind::kCancel:
@@ -186,6 +190,7 @@ class Explorer {
       if (world.can_answer(call)) add(Action::Kind::kAnswer, call, 0);
       if (world.can_cancel(call)) add(Action::Kind::kCancel, call, 1);
     }
+    if (world.can_return()) add(Action::Kind::kReturnHeld, 0, 0);
     if (!world.is_over()) {
       add(Action::Kind::kTick, 0, 1);
       add(Action::Kind::kPause, 0, 1);
@@ -273,6 +278,11 @@ WorldOptions at_once(WorldOptions options) {
   return options;
 }
 
+WorldOptions holding(WorldOptions options) {
+  options.holds_returns = true;
+  return options;
+}
+
 WorldOptions opening(WorldOptions options) {
   options.opens_in_the_world = true;
   return options;
@@ -293,6 +303,8 @@ const Scenario kScenarios[] = {
     {"answered_at_once", at_once(world_of(1, {1}, {{4, 3}, {2, 4}})), 2},
     {"too_long_to_be_answered_at_once", at_once(world_of(1, {1}, {{4, 8}, {4, 3}})), 1},
     {"two_slots_answered_at_once", at_once(world_of(2, {2}, {{4, 3}, {2, 4, true}})), 0},
+    {"a_credit_return_that_waits", holding(world_of(1, {2}, {{4, 3, true}, {2, 4, true}})), 1},
+    {"two_credit_returns_that_wait", holding(world_of(2, {4}, {{4, 3, true}, {2, 8, true}, {3, 3}})), 0},
     {"a_response_of_two_packets", world_of(1, {1}, {{4, 8}}), 2},
     {"refused", world_of(1, {1}, {{4, 3, false, true}, {8, 3, true, true}}), 2},
     {"a_deadline", world_of(1, {1}, {{4, 3, true, false, false, 12'000'000}, {4, 3}}), 2},
@@ -375,6 +387,7 @@ class Walk {
                                below(8) == 0, below(16) == 0, below(8) == 0 ? 1 + below(30'000'000) : 0});
     }
     options.answers_at_once = below(2) != 0;
+    options.holds_returns = below(2) != 0;
     return options;
   }
 
@@ -388,7 +401,9 @@ class Walk {
     for (uint32_t step = 0; step < 4000 && world.error().empty() && !world.is_over(); step++) {
       Action action{Action::Kind::kTick, 0};
       const size_t running = pick_call(world, &World::can_answer), open = pick_call(world, &World::can_cancel);
-      if (running < world.calls().size() && below(10) == 0) {
+      if (world.can_return() && below(20) == 0) {
+        action = {Action::Kind::kReturnHeld, 0};
+      } else if (running < world.calls().size() && below(10) == 0) {
         action = {Action::Kind::kAnswer, static_cast<uint32_t>(running)};
       } else if (open < world.calls().size() && below(1000) < cancels) {
         action = {Action::Kind::kCancel, static_cast<uint32_t>(open)};

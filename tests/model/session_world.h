@@ -57,6 +57,7 @@ struct WorldOptions {
   bool has_nat = false;
   bool answers_at_once =
       false;  ///< the answer leaves at the handler's return where ServerSession::try_answer() permits that
+  bool holds_returns = false;  ///< credit returns may wait for answers, until return_held()
   std::vector<CallPlan> calls;
 };
 
@@ -176,6 +177,13 @@ class World {
     pump_server();
     check();
   }
+  bool can_return() const { return server_->holds_return(); }
+  void return_held() {
+    server_history_ = mix(mix(server_history_, 0x4e1d), now_ns_);
+    server_->return_held();
+    pump_server();
+    check();
+  }
   bool can_cancel(size_t call) const { return calls_[call].has_begun && calls_[call].finishes == 0; }
   void cancel(size_t call) {
     client_history_ = mix(mix(client_history_, 0xca9ce1), call * 1000003 + now_ns_);
@@ -194,6 +202,8 @@ class World {
         deliver(0, false, Delivery::kWhole);
       } else if (running < calls_.size()) {
         answer(running);
+      } else if (can_return()) {
+        return_held();
       } else if (is_over()) {
         return true;
       } else {
@@ -593,7 +603,9 @@ class World {
     if (has_deadline != (call->plan.time_left_ns != 0)) fail("the deadline was lost or made up");
     call->is_running = true;
     slot->call = call;
-    if (call->plan.answers_later) {
+    if (call->plan.answers_later && options_.holds_returns) {
+      (void)server_->owe_or_hold(slot, request->length_bytes, options_.credit_limits[0], now_ns_);
+    } else if (call->plan.answers_later) {
       server_->owe_credit_return(now_ns_);
     } else {
       answer_call(*call, answers_at_once);

@@ -506,6 +506,24 @@ TYPED_TEST(Loop, descriptor__is_readable_after_it_was_asked_for_again_and_after_
   server_thread.join();
 }
 
+/// The program may sleep until there is an answer, so a credit return leaves in the iteration of its request (clause
+/// 4.2.6).
+TEST(Descriptor, lets_no_credit_return_wait) {
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make());
+  std::vector<Request> kept;
+  ASSERT_TRUE(world.server->on_request(kKept, [&](Request request) { kept.push_back(std::move(request)); }).ok());
+  const Session session = world.open();
+  ASSERT_TRUE(world.server->descriptor().ok());
+  Outcome outcome;
+  ASSERT_TRUE(world.call(session, kKept, "x", outcome).ok());
+  const uint64_t sent = world.server->counters().packets_sent;
+  ASSERT_TRUE(world.run_until([&] { return kept.size() == 1; }));
+  EXPECT_EQ(world.server->counters().packets_sent, sent + 1);
+  reply(std::move(kept[0]), "y");
+  EXPECT_TRUE(world.run_until([&] { return outcome.runs == 1; }));
+}
+
 TYPED_TEST(Loop, descriptor__of_a_server_is_readable_for_requests) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;

@@ -137,6 +137,18 @@ class ServerSessionTest : public testing::Test {
     session_->check_invariants();
     return result;
   }
+  /// As an endpoint does for a request of `bytes` that its handler keeps.
+  bool hold(const ServerSlot* slot, uint32_t bytes = 10) {
+    const bool holds = session_->owe_or_hold(slot, bytes, 64, now_);
+    session_->check_invariants();
+    return holds;
+  }
+  using Kinds = std::vector<Kind>;
+  Kinds kinds_sent() {
+    Kinds kinds;
+    for (const TestPacket& packet : sent()) kinds.push_back(packet.header.kind());
+    return kinds;
+  }
   wire::Header only_answer() {
     const auto packets = sent();
     EXPECT_EQ(packets.size(), 1u);
@@ -733,6 +745,151 @@ TEST_F(ServerSessionTest, credit_return_with_the_number_of_a_later_packet_tells_
     const bool is_cr = packet.header.kind() == Kind::kCr;
     EXPECT_EQ(packet.header.hold_code(), is_cr ? wire::kHoldTooLong : 0);
   }
+}
+
+// ---- Credit returns that wait for answers ----
+
+TEST_F(ServerSessionTest, answers_in_order_make_credit_returns_unnecessary) {
+  for (uint32_t i : {0u, 1u, 2u}) EXPECT_TRUE(hold(begin(kFirst | i)));
+  EXPECT_FALSE(session_->wants_to_send());
+  EXPECT_EQ(kinds_sent(), Kinds{});
+  now_ += 160;
+  respond(session_->slot(0), 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kResponse);
+  EXPECT_EQ(wire::decode_hold(packets[0].header.hold_code()), 160u);
+  EXPECT_TRUE(session_->holds_return());
+  EXPECT_EQ(session_->oldest_held() & wire::kNumberMask, 3u);  // 1 is the path probe
+  respond(session_->slot(2), 10);
+  respond(session_->slot(1), 10);
+  EXPECT_EQ(kinds_sent(), (Kinds{Kind::kResponse, Kind::kResponse}));
+  EXPECT_FALSE(session_->holds_return());
+}
+
+// Slots are taken in another order than their numbers, because a low slot is free again before a high one.
+TEST_F(ServerSessionTest, answers_leave_in_the_order_of_the_packets) {
+  respond(begin(kFirst), 10);
+  sent();
+  EXPECT_TRUE(hold(begin(kFirst | 1)));
+  EXPECT_TRUE(hold(begin(kFirst + 64)));
+  respond(session_->slot(0), 10);
+  respond(session_->slot(1), 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[0].header.request_number(), kFirst | 1);
+  EXPECT_EQ(packets[1].header.request_number(), kFirst + 64);
+  EXPECT_FALSE(session_->holds_return());
+}
+
+TEST_F(ServerSessionTest, a_credit_return_leaves_before_an_answer_that_overtakes) {
+  const auto fail = [this] { session_->fail(session_->slot(1), wire::FailureCode::kApplication, 0); };
+  const std::vector<std::pair<std::function<void()>, Kinds>> ways = {
+      {[this] { respond(session_->slot(1), 10); }, {Kind::kCr, Kind::kResponse}},
+      {fail, {Kind::kCr, Kind::kResponse}},
+      {[this] { respond(session_->slot(1), 250); }, {Kind::kCr, Kind::kResponse}},
+      {[this] { receive(probe(kFirst | 1)); }, {Kind::kCr}},
+      {[this] { cancel(kFirst | 1); }, {Kind::kCancelled, Kind::kCr}},
+      {[this] { report({}); }, {Kind::kCr}},
+      {[this] { receive(path_probe(kSessionToken, kFirst), kPayloadMax); }, {Kind::kCr, Kind::kPathReply}},
+      {[this] { respond(begin(kFirst | 2), 10); }, {Kind::kCr, Kind::kResponse}},
+  };
+  for (const auto& [way, kinds] : ways) {
+    make();
+    prove_path();
+    EXPECT_TRUE(hold(begin(kFirst)));
+    EXPECT_TRUE(hold(begin(kFirst | 1)));
+    now_ += 5000;
+    way();
+    EXPECT_EQ(kinds_sent(), kinds);
+    EXPECT_FALSE(session_->holds_return());
+    respond(session_->slot(0), 10);  // is acknowledged already
+    EXPECT_EQ(kinds_sent(), Kinds{Kind::kResponse});
+    session_->end_all(offers_);
+  }
+}
+
+TEST_F(ServerSessionTest, an_answer_to_an_acknowledged_request_does_not_end_a_wait) {
+  begin(kFirst);
+  session_->owe_credit_return(now_);
+  sent();
+  EXPECT_TRUE(hold(begin(kFirst | 1)));
+  respond(session_->slot(0), 10);
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kResponse});
+  EXPECT_TRUE(session_->holds_return());
+  session_->return_held();
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kCr});
+}
+
+TEST_F(ServerSessionTest, an_answer_at_once_is_none_while_a_credit_return_waits) {
+  EXPECT_TRUE(hold(begin(kFirst)));
+  ServerSlot* slot = begin(kFirst | 1);
+  slot->response = make_buffer(10).release();
+  const auto never = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
+  EXPECT_FALSE(session_->try_answer(slot, 10, kLimit, [&](auto&&... packet) {
+    ADD_FAILURE();
+    return never(packet...);
+  }));
+}
+
+TEST_F(ServerSessionTest, a_credit_return_that_has_waited_tells_the_hold_time_of_the_newest_packet) {
+  EXPECT_TRUE(hold(begin(kFirst)));
+  now_ += 1600;
+  EXPECT_TRUE(hold(begin(kFirst | 1)));
+  now_ += 320;
+  session_->return_held();
+  const auto answer = only_answer();
+  EXPECT_EQ(answer.kind(), Kind::kCr);
+  EXPECT_EQ(answer.echo(), client_number_);
+  EXPECT_EQ(wire::decode_hold(answer.hold_code()), 320u);
+  // The newest packet is not one that waits: its answer, which leaves too, tells its hold time.
+  EXPECT_TRUE(hold(begin(kFirst | 2)));
+  now_ += 320;
+  respond(begin(kFirst | 3), 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kCr);
+  EXPECT_EQ(packets[0].header.hold_code(), wire::kHoldTooLong);
+}
+
+TEST_F(ServerSessionTest, no_credit_return_waits_that_the_client_needs) {
+  const auto marked = [&](const wire::Header& header) {
+    const auto bytes = bytes_of(10);
+    transport::Payload payload{bytes.data(), 10, nullptr, 0};
+    payload.is_marked = true;
+    return receive(header, payload).started;
+  };
+  EXPECT_FALSE(hold(marked(request(kFirst, 10))));  // the mark is to be echoed
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kCr});
+  receive(request(kFirst | 1, 150), 100);
+  const ServerVerdict second = receive(request(kFirst | 1, 150, 1), 50);
+  const OwnedBuffer whole(second.message);
+  offers_.arriving_bytes -= 150;
+  EXPECT_FALSE(hold(second.started, 150));  // of two packets
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kCr});
+  EXPECT_TRUE(session_->owe_or_hold(begin(kFirst | 2), 10, 3, now_));  // one of three credits
+  EXPECT_FALSE(session_->owe_or_hold(begin(kFirst | 3), 10, 3, now_));
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kCr});
+  EXPECT_FALSE(session_->holds_return());
+  client_number_++;  // a packet that is late
+  begin(kFirst + 64);
+  client_number_ -= 2;
+  ServerSlot* late = begin((kFirst | 1) + 64);
+  EXPECT_FALSE(hold(late));
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kCr});
+}
+
+TEST_F(ServerSessionTest, an_answer_that_the_transport_refuses_ends_no_wait) {
+  EXPECT_TRUE(hold(begin(kFirst)));
+  respond(session_->slot(0), 10);
+  uint32_t packets = 0;
+  const auto refuse = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
+  EXPECT_EQ(session_->transmit(
+                now_, kLimit, refuse, [] { return 1u; }, packets),
+            ServerSession::Turn::kRefused);
+  EXPECT_TRUE(session_->holds_return());
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kResponse});
+  EXPECT_FALSE(session_->holds_return());
 }
 
 // ---- Probes and ranges ----

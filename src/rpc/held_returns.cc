@@ -1,0 +1,70 @@
+// ServerSessions: credit returns that wait for answers (clause 4.2.6), and for how long.
+#include "rpc/server_sessions.h"
+
+namespace tern::rpc {
+
+/// True if the next iteration will probably begin within hold_ns_: the iterations since the last kept request, and what
+/// the program has done between them, took less time each.
+bool ServerSessions::runs_often() {
+  const uint64_t iteration = context_.port.iteration.load(std::memory_order_relaxed);
+  if (iteration != kept_iteration_) {  // it counts two for each
+    runs_often_ = 2 * (context_.now_ns - kept_ns_) < (iteration - kept_iteration_) * hold_ns_;
+    kept_iteration_ = iteration;
+    kept_ns_ = context_.now_ns;
+  }
+  return runs_often_;
+}
+
+/// False: the credit return would wait for longer than it should, or there is no space in the queue.
+bool ServerSessions::may_hold() {
+  return runs_often() && !context_.program_waits && held_.size() < kHeldMax && held_.try_reserve(kHeldMax);
+}
+
+void ServerSessions::queue_held(Server* server) {
+  const auto& session = server->session;
+  held_.push({session.local_key(), session.oldest_held(), context_.now_ns + hold_ns_});
+  context_.agenda.at_latest(held_.front().until_ns);
+}
+
+void ServerSessions::owe_credit_return(Server* server, const session::ServerSlot* slot, uint32_t bytes) {
+  auto& session = server->session;
+  if (!server->is_in_held && !may_hold()) {
+    session.owe_credit_return(context_.now_ns);
+    return list_to_send(server);
+  }
+  if (!session.owe_or_hold(slot, bytes, credits_.limit(), context_.now_ns)) return list_to_send(server);
+  if (server->is_in_held) return;
+  server->is_in_held = true;
+  queue_held(server);
+}
+
+void ServerSessions::run_held() {
+  while (!held_.empty() && held_.front().until_ns <= context_.now_ns) {
+    const Held held = held_.pop();
+    Server* server = table_.find(held.key);
+    if (server == nullptr) continue;  // the session has ended
+    const bool is_held = server->session.holds_return();
+    const bool is_over = is_held && server->session.oldest_held() == held.oldest;
+    server->is_in_held = is_held && !is_over;
+    if (is_over) {
+      server->session.return_held();
+      list_to_send(server);
+    } else if (is_held) {
+      queue_held(server);
+    }
+  }
+  if (!held_.empty()) context_.agenda.at_latest(held_.front().until_ns);
+}
+
+void ServerSessions::return_all_held() {
+  while (!held_.empty()) {
+    Server* server = table_.find(held_.pop().key);
+    if (server == nullptr) continue;
+    server->is_in_held = false;
+    if (!server->session.holds_return()) continue;
+    server->session.return_held();
+    list_to_send(server);
+  }
+}
+
+}  // namespace tern::rpc
