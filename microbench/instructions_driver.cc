@@ -2,6 +2,7 @@
 #include "common/both_ends.h"
 
 DEFINE_uint64(deadline_ms, 0, "deadline of each call; 0: none");
+DEFINE_bool(keep, false, "handlers keep their requests, which are answered after the server's iteration");
 
 constexpr unsigned long long kDeadlineMsMax = 1'000'000'000;
 
@@ -12,10 +13,16 @@ int main(int argc, char** argv) {
     programs::fail("--deadline_ms must be at most %llu", kDeadlineMsMax);
     return 1;
   }
+  if (FLAGS_keep && FLAGS_deadline_ms != 0) {
+    programs::fail("--keep goes without --deadline_ms");
+    return 1;
+  }
   programs::catch_interrupts();
   return programs::with_transport([]<class T>() {
-    if (FLAGS_deadline_ms == 0) return microbench::BothEnds<T>().run("instructions_driver");
-    microbench::BothEnds<T, false, true> with_deadlines{std::chrono::milliseconds(FLAGS_deadline_ms)};
+    using microbench::BothEnds, microbench::Workload;
+    if (FLAGS_keep) return BothEnds<T, Workload{.keeps = true}>().run("instructions_driver", {{"keep", true}});
+    if (FLAGS_deadline_ms == 0) return BothEnds<T>().run("instructions_driver");
+    BothEnds<T, Workload{.has_deadlines = true}> with_deadlines{std::chrono::milliseconds(FLAGS_deadline_ms)};
     return with_deadlines.run("instructions_driver", {{"deadline_ms", FLAGS_deadline_ms}});
   });
 }

@@ -30,8 +30,8 @@ static_assert(Shortcuts{false, false, false, false, false, false, false} == Shor
 
 template <class T, Shortcuts kShortcuts, bool kWalks = false>
 int run() {
-  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>, kWalks>().run("shortcuts_driver",
-                                                                                      {{"without", FLAGS_without}});
+  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>, Workload{.walks = kWalks}>().run(
+      "shortcuts_driver", {{"without", FLAGS_without}});
 }
 
 /// For shortcuts that are for many sessions: if there are more than calls in flight, all sessions have their turn.

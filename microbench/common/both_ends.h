@@ -38,9 +38,13 @@ namespace {  // so that the compiler inlines as in any program
 constexpr uint16_t kAdd = 1;
 constexpr tern::Duration kPatience = std::chrono::seconds(30);  // callgrind is fifty times slower
 
-/// `kWalks`: an answered call is followed by one on the session whose turn it is, otherwise by one on its own session.
-/// `kHasDeadlines`: each call has the deadline that the constructor gets.
-template <tern::Transport T, bool kWalks = false, bool kHasDeadlines = false>
+struct Workload {
+  bool walks = false;  ///< an answered call is followed by one on the session whose turn it is, not on its own session
+  bool has_deadlines = false;  ///< each call has the deadline that the constructor gets
+  bool keeps = false;          ///< handlers keep their requests, which are answered after the iteration
+};
+
+template <tern::Transport T, Workload kWorkload = {}>
 class BothEnds {
  public:
   explicit BothEnds(tern::Duration deadline = tern::Duration::max()) : deadline_(deadline) {}
@@ -94,18 +98,12 @@ class BothEnds {
     if (!client.ok()) return client.status();
     client_ = std::move(*client);
 
-    tern::Status status = server_->on_request(kAdd, [](tern::Request request) {
-      const auto in = request.bytes();
-      if (in.size() < sizeof(uint64_t)) return;
-      auto out = request.response(in.size());
-      if (!out.ok()) return;
-      copy_message(out->data(), in.data(), in.size());
-      uint64_t value;
-      std::memcpy(&value, in.data(), sizeof(value));
-      ++value;
-      std::memcpy(out->data(), &value, sizeof(value));
-      request.respond();
-    });
+    tern::Status status;
+    if constexpr (kWorkload.keeps) {
+      status = server_->on_request(kAdd, [this](tern::Request request) { kept_.push_back(std::move(request)); });
+    } else {
+      status = server_->on_request(kAdd, [](tern::Request request) { answer(request); });
+    }
     if (!status.ok()) return status;
 
     std::vector<tern::Session> sessions;
@@ -126,6 +124,19 @@ class BothEnds {
       std::memset(calls_[i].request.bytes().data(), 0, FLAGS_size);
     }
     return {};
+  }
+
+  static void answer(tern::Request& request) {
+    const auto in = request.bytes();
+    if (in.size() < sizeof(uint64_t)) return;
+    auto out = request.response(in.size());
+    if (!out.ok()) return;
+    copy_message(out->data(), in.data(), in.size());
+    uint64_t value;
+    std::memcpy(&value, in.data(), sizeof(value));
+    ++value;
+    std::memcpy(out->data(), &value, sizeof(value));
+    request.respond();
   }
 
   /// Makes one call on each session, and returns when all are answered. It does not use client_loop() and
@@ -153,6 +164,10 @@ class BothEnds {
   static void iterate(BothEnds* self, tern::Rpc<T>& rpc) {
     if (const auto handled = rpc.run_event_loop_once(); !handled.ok()) [[unlikely]]
       self->status_ = handled.status();
+    if constexpr (kWorkload.keeps) {
+      for (tern::Request& request : self->kept_) answer(request);
+      self->kept_.clear();
+    }
   }
 
   void issue(Call& call, tern::MsgBuf&& request, tern::MsgBuf&& response) {
@@ -160,7 +175,7 @@ class BothEnds {
     const uint64_t value = call.value;
     std::memcpy(request.bytes().data(), &value, sizeof(value));
     tern::CallOptions options;
-    if constexpr (kHasDeadlines) options.deadline = deadline_;
+    if constexpr (kWorkload.has_deadlines) options.deadline = deadline_;
     auto accepted = client_->enqueue_request(
         call.session, kAdd, std::move(request), std::move(response),
         [this, &call](tern::Completion& done) { on_done(call, done); }, options);
@@ -176,12 +191,12 @@ class BothEnds {
     // The next request contains the value of the response.
     std::memcpy(&call.value, done.response.bytes().data(), sizeof(call.value));
     ++completed_;
-    if (left_ > 0 && !kWalks) [[likely]] {
+    if (left_ > 0 && !kWorkload.walks) [[likely]] {
       issue(call, std::move(done.request), std::move(done.response));
     } else {
       call.request = std::move(done.request);
       call.response = std::move(done.response);
-      if (kWalks && left_ > 0) issue_next();
+      if (kWorkload.walks && left_ > 0) issue_next();
     }
   }
 
@@ -200,6 +215,7 @@ class BothEnds {
 
   // ~Rpc runs the continuations of pending calls, which use the members above it.
   std::vector<Call> calls_;
+  std::vector<tern::Request> kept_;
   const tern::Duration deadline_;
   tern::Status status_;
   uint64_t left_ = 0;  ///< still to be issued

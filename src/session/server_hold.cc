@@ -48,6 +48,12 @@ uint64_t ServerSession::responses_before_return() const {
   return responses;
 }
 
+/// True if prepare() makes a response that may leave before a credit return that waits.
+bool ServerSession::next_may_precede_return() const {
+  if ((due_ & ~(kHeld | kMarked)) != 0 || response_mask_ == 0) return false;
+  return static_cast<int32_t>(slots_[base::lowest_bit(response_mask_)]->echo - cr_number_) <= 0;
+}
+
 /// Ends the wait of the packets that `responses` have answered.
 void ServerSession::end_hold_of(uint64_t responses) {
   for (; responses != 0; responses &= responses - 1) {

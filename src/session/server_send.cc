@@ -142,6 +142,7 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
     commit_range(packet.slot, ticket);
   } else {
     response_mask_ &= ~(uint64_t{1} << packet.slot_index);
+    if (holds_return()) end_hold_of(uint64_t{1} << packet.slot_index);
     if (packet.buffer == nullptr) return;  // a failure
     packet.slot->response_ticket = ticket;
     if (packet.payload_bytes > payload_bytes_max_) long_bytes_sent_ += packet.payload_bytes;

@@ -299,6 +299,7 @@ class TERN_API ServerSession {
     return is_short_response(*slots_[base::lowest_bit(response_mask_)]) ? response_mask_ : 0;
   }
   uint64_t responses_before_return() const;
+  bool next_may_precede_return() const;
   void end_hold_of(uint64_t responses);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket, uint32_t& packets);
@@ -455,8 +456,9 @@ ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limi
     packets += count;
     return Turn::kSent;
   }
-  if (holds_return() && wants_to_send()) return_held();
-  return wants_to_send() ? transmit_other(now_ns, credit_limit, send, ticket, packets) : Turn::kNothing;
+  if (!wants_to_send()) return Turn::kNothing;
+  if (holds_return() && !next_may_precede_return()) return_held();
+  return transmit_other(now_ns, credit_limit, send, ticket, packets);
 }
 
 /// Sends one packet of any other kind.

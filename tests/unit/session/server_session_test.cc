@@ -782,6 +782,17 @@ TEST_F(ServerSessionTest, answers_leave_in_the_order_of_the_packets) {
   EXPECT_FALSE(session_->holds_return());
 }
 
+TEST_F(ServerSessionTest, failures_and_long_answers_in_order_make_credit_returns_unnecessary) {
+  for (uint32_t i : {0u, 1u, 2u}) EXPECT_TRUE(hold(begin(kFirst | i)));
+  session_->fail(session_->slot(0), wire::FailureCode::kApplication, 0);
+  respond(session_->slot(1), 250);
+  EXPECT_EQ(kinds_sent(), (Kinds{Kind::kResponse, Kind::kResponse}));
+  EXPECT_TRUE(session_->holds_return());
+  respond(session_->slot(2), 250);
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kResponse});
+  EXPECT_FALSE(session_->holds_return());
+}
+
 TEST_F(ServerSessionTest, a_credit_return_leaves_before_an_answer_that_overtakes) {
   const auto fail = [this] { session_->fail(session_->slot(1), wire::FailureCode::kApplication, 0); };
   const std::vector<std::pair<std::function<void()>, Kinds>> ways = {
