@@ -115,8 +115,9 @@ struct EndpointContext {
   std::unique_ptr<Tracer> tracer;  ///< null: RpcOptions::trace_records is 0. Does not change after start()
   size_t sessions = 0;             ///< of both kinds; written by count_sessions()
   Receiving receiving = Receiving::kPlain;
-  bool is_in_loop = false;      ///< an iteration runs
-  bool program_waits = false;   ///< between iterations the program waits for the descriptor or for next_due()
+  bool is_in_loop = false;  ///< an iteration runs
+  /// The loop polls in vain for this long before it sleeps. 0: the program waits between iterations, and not the loop.
+  uint64_t poll_ns = UINT64_MAX;
   bool is_closing = false;      ///< new requests and new sessions are refused
   uint64_t new_session_ns = 0;  ///< time of the last note_new_session()
   wire::Header last_part;       ///< header of the last new part of a long message; all 0: no part is expected

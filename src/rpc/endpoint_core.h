@@ -175,9 +175,10 @@ class TERN_API EndpointCore {
   void note_rest() {
     if ((publisher_ != nullptr || context_.log.is_on()) && !is_closed_) note_activity();
   }
-  /// Called when the program will wait between iterations from now on.
+  /// Called when the program may wait until the next iteration, for the descriptor or the time of next_due(), and in
+  /// later iterations again.
   void note_waiting_program() {
-    context_.program_waits = true;
+    context_.poll_ns = 0;
     server_sessions_.return_all_held();
   }
   bool is_stopped() const { return stop_.load(std::memory_order_seq_cst); }

@@ -86,12 +86,13 @@ void Handlers::unbind(Incoming* incoming) {
 }
 
 /// Keeps a request whose handler has returned without an answer. The message must outlive the receive buffer, and the
-/// client must learn that its request has arrived. Another thread may have the Request already.
-void Handlers::keep(Incoming* incoming) {
+/// client must learn that its request has arrived. Another thread may have the Request already. `may_wait`: the request
+/// was one packet, which cost one credit, so that the answer may tell the client (clause 4.2.6).
+void Handlers::keep(Incoming* incoming, bool may_wait) {
   bind(incoming);
   if (sessions_.release_shared_response(incoming->slot)) incoming->space = nullptr;
   incoming->note_session();
-  sessions_.owe_credit_return(incoming->server, incoming->slot, incoming->bytes);
+  sessions_.owe_credit_return(incoming->server, incoming->slot, may_wait);
   // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.
   if (incoming->is_stable.load(std::memory_order_acquire) || context_.mailbox->make_stable(incoming)) return;
   context_.counters.refused_no_memory++;
@@ -105,7 +106,7 @@ void Handlers::keep(Incoming* incoming) {
 void Handlers::keep_if_open(Incoming* incoming) {
   if (!incoming->is_open()) return;
   incoming->server->session.defer(incoming->slot);
-  keep(incoming);
+  keep(incoming, sessions_.has_cheap_packets());
 }
 
 // ---- Requests ----
@@ -145,8 +146,10 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
     incoming->traced = TracedRequest::of(server, *slot, context_.tracer.get());
   if (!entry.options.worker && takes_long(timed)) return let_wait(incoming);
   counters.requests_handled++;
-  if (entry.options.worker) return run_in_worker(entry, incoming);
-  run_here(entry, incoming, timed);
+  const bool is_short = owned == nullptr && bytes <= server->session.payload_bytes_max();
+  const bool may_wait = is_short && sessions_.has_cheap_packets();
+  if (entry.options.worker) return run_in_worker(entry, incoming, may_wait);
+  run_here(entry, incoming, timed, may_wait);
 }
 
 /// Runs the handler, in the loop or in a worker. Afterwards another thread may have the record, or the record is gone.
@@ -178,7 +181,7 @@ void Handlers::end_time(const Timed& timed) {
   if (end_ns - timed.begin_ns >= kLongHandlerNs) note_poll(context_.now_ns);
 }
 
-void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed) {
+void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed, bool may_wait) {
   call(*entry.handler, incoming);
   if (timed.entry != nullptr) end_time(timed);
   if (incoming->progress == Incoming::Progress::kAnswered) {
@@ -186,14 +189,14 @@ void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, const Timed& ti
     trace_answer(incoming->server, incoming->slot, incoming->space->length_bytes);
     sessions_.send_answer(incoming);
   } else if (incoming->is_open()) {
-    keep(incoming);
+    keep(incoming, may_wait);
   }
 }
 
 /// Lets the request wait: the loop handles cancels and other packets before the handler runs, and sends the answers of
-/// other handlers.
+/// other handlers. Its credit return does not wait, because other handlers that take long may run first.
 void Handlers::let_wait(Incoming* incoming) {
-  keep(incoming);
+  keep(incoming, false);
   if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
   incoming->space = nullptr;                                      // that buffer belongs to the loop
   incoming->waits_in_loop = true;
@@ -222,8 +225,8 @@ void Handlers::run_waiting() {
   if (has_waiting()) context_.agenda.at_latest(context_.now_ns);
 }
 
-void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
-  keep(incoming);
+void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_wait) {
+  keep(incoming, may_wait);
   if (incoming->server == nullptr) {  // no memory: failed already
     context_.counters.requests_handled--;
     return on_answered(incoming);

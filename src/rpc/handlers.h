@@ -133,15 +133,15 @@ class TERN_API Handlers {
   Incoming* find_record();
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
-  void keep(Incoming* incoming);
+  void keep(Incoming* incoming, bool may_wait);
   void fail(Server* server, session::ServerSlot* slot, wire::FailureCode code);
   static void call(RequestHandler& handler, Incoming* incoming);
   void trace_answer(const Server* server, const session::ServerSlot* slot, uint32_t bytes) const {
     if (context_.tracer != nullptr) [[unlikely]]
       context_.tracer->request(trace::Kind::kAnswered, TracedRequest::of(server, *slot), bytes);
   }
-  void run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed);
-  void run_in_worker(HandlerEntry& entry, Incoming* incoming);
+  void run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed, bool may_wait);
+  void run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_wait);
   Incoming* submit(HandlerEntry& entry, Incoming* incoming);
   void let_wait(Incoming* incoming);
   uint64_t arrived_ns() const;

@@ -1,4 +1,6 @@
 // ServerSessions: credit returns that wait for answers (clause 4.2.6), and for how long.
+#include <algorithm>
+
 #include "rpc/server_sessions.h"
 
 namespace tern::rpc {
@@ -17,7 +19,14 @@ bool ServerSessions::runs_often() {
 
 /// False: the credit return would wait for longer than it should, or there is no space in the queue.
 bool ServerSessions::may_hold() {
-  return runs_often() && !context_.program_waits && held_.size() < kHeldMax && held_.try_reserve(kHeldMax);
+  return runs_often() && context_.poll_ns > hold_ns_ && held_.size() < kHeldMax && held_.try_reserve(kHeldMax);
+}
+
+/// A credit limit that the session's client has at least. It is the present one, unless the client has had no answer
+/// lately and has fallen back to that of the handshake (clause 4.5.1).
+uint8_t ServerSessions::least_limit(const Server* server) const {
+  const bool is_told = server->session.heard_epoch + 1 >= credits_.epoch();
+  return is_told ? credits_.limit() : std::min(credits_.limit(), credits_.start_limit(table_.size()));
 }
 
 void ServerSessions::queue_held(Server* server) {
@@ -26,13 +35,13 @@ void ServerSessions::queue_held(Server* server) {
   context_.agenda.at_latest(held_.front().until_ns);
 }
 
-void ServerSessions::owe_credit_return(Server* server, const session::ServerSlot* slot, uint32_t bytes) {
-  auto& session = server->session;
-  if (!server->is_in_held && !may_hold()) {
-    session.owe_credit_return(context_.now_ns);
+void ServerSessions::owe_credit_return(Server* server, const session::ServerSlot* slot, bool may_wait) {
+  may_wait = may_wait && (server->is_in_held || may_hold());
+  if (!may_wait || !server->session.try_hold(slot, least_limit(server))) {
+    server->session.owe_credit_return(context_.now_ns);
     return list_to_send(server);
   }
-  if (!session.owe_or_hold(slot, bytes, credits_.limit(), context_.now_ns)) return list_to_send(server);
+  hear_answered(server);
   if (server->is_in_held) return;
   server->is_in_held = true;
   queue_held(server);
@@ -44,7 +53,7 @@ void ServerSessions::run_held() {
     Server* server = table_.find(held.key);
     if (server == nullptr) continue;  // the session has ended
     const bool is_held = server->session.holds_return();
-    const bool is_over = is_held && server->session.oldest_held() == held.oldest;
+    const bool is_over = is_held && (server->session.oldest_held() == held.oldest || !may_hold());
     server->is_in_held = is_held && !is_over;
     if (is_over) {
       server->session.return_held();

@@ -265,7 +265,7 @@ class RpcCore final {
   void run_until_stopped(Duration duration);
   uint64_t lend_cpu(base::Poller& poller, uint64_t vain_ns);
   void share_cpu(base::Poller& poller, uint64_t vain_since_ns);
-  bool may_leave_cpu();
+  bool prepare_to_leave_cpu();
   void sleep(uint64_t until_ns);
   void arm();
   /// Called before the loop returns to a program that may wait.
@@ -343,6 +343,7 @@ void RpcCore<Impl>::serve_waiting() {
   is_clock_fresh_ = false;
   freshen_clock();
   core_.handlers().note_poll(context().now_ns);
+  core_.server_sessions().return_all_held();
   if (core_.has_packets_to_send()) transmit();
   if (kAnswersAtOnce) transport_->flush();
   core_.handlers().run_waiting();

@@ -12,6 +12,9 @@ Status RpcCore<Impl>::run(Duration duration) {
   if (Status status = enter(); !status.ok()) return status;
   run_until_stopped(duration);
   core_.forget_stop();
+  core_.server_sessions().return_all_held();
+  if (!has_failed() && core_.server_sessions().has_to_send()) transmit();  // the program may be away for some time
+  context().poll_ns = UINT64_MAX;
   if (alarm_.is_open()) arm();
   return has_failed() ? core_.failure() : Status();
 }
@@ -25,10 +28,14 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
   base::Poller poller;
   if (!kTraits.is_virtual) poller.enter(start_ns);
   share_.has_rested(start_ns);
+  context().poll_ns = spin_.ns();
   do {
     const size_t packets = iterate();
     if (packets != 0) {
-      if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
+      if (has_slept) {
+        spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
+        context().poll_ns = spin_.ns();
+      }
       has_slept = false;
       share_.on_packets(context().now_ns, context().now_ns - worked_ns);
       worked_ns = context().now_ns;
@@ -59,7 +66,7 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
 template <class Impl>
 uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
   const bool has_company = vain_ns >= kKeepCpuNs && poller.has_company(context().now_ns);
-  if ((!has_company && !context().has_new_session_lately()) || !may_leave_cpu()) return 0;
+  if ((!has_company && !context().has_new_session_lately()) || !prepare_to_leave_cpu()) return 0;
   // The iteration's time may be old: this thread may have lost its CPU since.
   if (has_company) poller.begin_lending(transport_->now());
   sched_yield();
@@ -73,14 +80,14 @@ uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
 template <class Impl>
 void RpcCore<Impl>::share_cpu(base::Poller& poller, uint64_t vain_since_ns) {
   if (!spin_.is_endless() || !share_.should_give_up(context().now_ns, vain_since_ns, base::thread_cpu_ns)) return;
-  if (poller.count_here() > 1 || !may_leave_cpu()) return;
+  if (poller.count_here() > 1 || !prepare_to_leave_cpu()) return;
   sched_yield();
   share_.has_rested(transport_->now());
 }
 
-/// True: the loop has nothing to do before it gives up the CPU.
+/// Ends all waits of credit returns. False: the loop must run again before it gives up the CPU.
 template <class Impl>
-bool RpcCore<Impl>::may_leave_cpu() {
+bool RpcCore<Impl>::prepare_to_leave_cpu() {
   core_.server_sessions().return_all_held();
   return !must_iterate();
 }
@@ -88,7 +95,7 @@ bool RpcCore<Impl>::may_leave_cpu() {
 /// Blocks until there is something to do, `until_ns` at the latest.
 template <class Impl>
 void RpcCore<Impl>::sleep(uint64_t until_ns) {
-  if (!may_leave_cpu()) return;
+  if (!prepare_to_leave_cpu()) return;
   core_.note_rest();
   context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
   if (transport_->prepare_wait() && !context().mailbox->has_mail() && !core_.is_stopped()) {

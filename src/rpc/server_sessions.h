@@ -114,8 +114,11 @@ class TERN_API ServerSessions {
 
   // -- Credit returns that wait for answers (clause 4.2.6) --
 
-  /// Owes a credit return for the slot's request of `bytes`, which has just arrived and will be answered later.
-  void owe_credit_return(Server* server, const session::ServerSlot* slot, uint32_t bytes);
+  /// True if a packet of a session's own size costs one credit. Only the credit return of such a packet may wait.
+  bool has_cheap_packets() const { return credits_.packet_credits() == 1; }
+  /// Owes a credit return for the slot's request, which has just arrived and will be answered later. `may_wait`: the
+  /// credit return may wait for the answer.
+  void owe_credit_return(Server* server, const session::ServerSlot* slot, bool may_wait);
   /// Ends the waits that have been long enough.
   void run_held();
   /// Ends all waits. Called when the loop may not run for a while.
@@ -185,8 +188,8 @@ class TERN_API ServerSessions {
     Server* server_;
   };
 
-  /// A credit return waits for at least hold_ns_, and at most twice as long, which is half of the shortest time until a
-  /// client asks (clause 4.4.1).
+  /// The oldest credit return of a session waits for hold_ns_, and in a loop without slow iterations none waits for
+  /// more than twice that time. The transport's shortest timeout (clause 4.4.1) is at least four times as long.
   static constexpr uint64_t kHoldNsMax = 30'000;
   static constexpr size_t kHeldMax = 1024;  ///< most sessions whose credit returns wait
   /// A session whose credit return waits.
@@ -209,6 +212,7 @@ class TERN_API ServerSessions {
   [[gnu::noinline]] void hear(Server* server);
   bool runs_often();
   bool may_hold();
+  uint8_t least_limit(const Server* server) const;
   void queue_held(Server* server);
   // server_shares.cc
   void forget_claim(Budget budget, detail::Buffer* buffer);
@@ -234,7 +238,7 @@ class TERN_API ServerSessions {
   session::ServerPools pools_;
   base::Pool<Server> pool_;
   session::SessionTable<Server> table_{kServerName};
-  // Making a session reserves its places in all lists, so that no later step needs memory for them.
+  // Making a session reserves its places in these lists, so that no later step needs memory for them.
   SendList<Server> to_send_;
   std::vector<Server*> dead_;
   base::RingQueue<Held> held_;  ///< the one that waits longest first; some may wait no more

@@ -108,6 +108,7 @@ class CreditPolicy {
   /// The limit as packets carry it (wire::encode_credits).
   uint8_t limit() const { return limit_; }
   uint8_t unit() const { return terms_.unit; }
+  uint32_t packet_credits() const { return terms_.packet_credits; }
   /// The limit of a session that begins, or begins again after a rest. It is a share of half of the receive queue,
   /// because all of `sessions` may begin at once.
   uint8_t start_limit(size_t sessions) const {

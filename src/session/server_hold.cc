@@ -1,22 +1,19 @@
 // Server session: a credit return may wait for the answers of its requests, which acknowledge them, too (clause 4.2.6).
 //
-// The packets that wait have consecutive numbers, from oldest_held() to the largest that has arrived. An answer to the
-// oldest one may leave, and ends its wait. Any other packet leaves after the credit return, because the client would
-// otherwise take packets that wait for overtaken ones.
+// All packets wait that have arrived with a number from oldest_held() on. An answer to the oldest one may leave, and
+// ends its wait. An answer to a later one leaves after the credit return, because the client would otherwise take the
+// packets before it for overtaken ones.
 #include "base/check.h"
 #include "session/server_session.h"
 
 namespace tern::session {
 
-bool ServerSession::owe_or_hold(const ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, uint64_t now_ns) {
+bool ServerSession::try_hold(const ServerSlot* slot, uint8_t credit_limit) {
   const auto newest = static_cast<uint32_t>(received_.largest());
   const uint32_t oldest = holds_return() ? cr_number_ : newest;
   // A client that has used half of its credits gets them back at once. Above 128 a limit means more than its value.
   const bool has_credits = 2 * (newest - oldest + 1) <= credit_limit;
-  if ((due_ & ~kHeld) != 0 || slot->echo != newest || bytes > payload_bytes_max_ || !has_credits) {
-    owe_credit_return(now_ns);
-    return false;
-  }
+  if ((due_ & ~kHeld) != 0 || slot->echo != newest || !has_credits) return false;
   cr_number_ = oldest;
   due_ |= kHeld;
   return true;
@@ -24,17 +21,21 @@ bool ServerSession::owe_or_hold(const ServerSlot* slot, uint32_t bytes, uint8_t 
 
 void ServerSession::return_held() {
   CHECK(holds_return());
-  owe_credit_return(0);
-  const uint32_t newest = cr_number_--;  // another number: the hold time is not known (clause 4.2.3)
+  due_ = static_cast<uint8_t>((due_ | kCreditReturn) & ~kHeld);
+  const auto newest = static_cast<uint32_t>(received_.largest());
+  cr_number_ = newest - 1;  // not the newest: its hold time is not known (clause 4.2.3)
   for (uint32_t i = 0; i < window_; i++) {
     const ServerSlot* slot = slot_at(i);
-    if (slot == nullptr || slot->phase != ServerSlot::Phase::kRunning || slot->echo != newest) continue;
+    if (slot == nullptr || slot->echo != newest) continue;
+    // The slot of an answer that has left may have a later time.
+    if (slot->phase != ServerSlot::Phase::kRunning && (response_mask_ & bit_of(slot)) == 0) continue;
     cr_number_ = newest;
     cr_since_ns_ = slot->received_ns;
   }
 }
 
-/// The responses of one packet that may leave before a credit return that waits, in the order of their slots.
+/// The responses of one packet that may leave before a credit return that waits, in the order of their slots: those to
+/// the oldest packets that wait, and to earlier ones.
 uint64_t ServerSession::responses_before_return() const {
   uint64_t responses = 0;
   uint32_t oldest = cr_number_;

@@ -62,6 +62,7 @@ class TERN_API ServerSession {
   ServerSession& operator=(const ServerSession&) = delete;
 
   uint32_t local_key() const { return local_key_; }
+  uint32_t payload_bytes_max() const { return payload_bytes_max_; }
   uint32_t window() const { return window_; }
   /// True if the client has shown that it receives at its address (clause 7.7). Before that there are no slots.
   bool is_open() const { return is_open_; }
@@ -113,14 +114,16 @@ class TERN_API ServerSession {
   }
   /// Makes a credit return due in this iteration.
   void owe_credit_return(uint64_t now_ns) {
+    if (holds_return()) [[unlikely]]
+      return return_held();
     cr_since_ns_ = now_ns;
     cr_number_ = static_cast<uint32_t>(received_.largest());
-    due_ = static_cast<uint8_t>((due_ | kCreditReturn) & ~kHeld);
+    due_ |= kCreditReturn;
   }
-  /// The slot's request of `bytes`, which has just arrived, will be answered later. As owe_credit_return(), but the
-  /// credit return may wait for the answer, which then takes its place (clause 4.2.6). The caller ends the wait with
-  /// return_held(). True: the credit return waits.
-  bool owe_or_hold(const ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, uint64_t now_ns);
+  /// Lets the credit return wait for the slot's request, a packet of one credit that has just arrived and will be
+  /// answered later. Its answer then takes the place of the credit return (clause 4.2.6), or the caller ends the wait
+  /// with return_held(). False: it must not wait. `credit_limit`: the least that the client may know.
+  bool try_hold(const ServerSlot* slot, uint8_t credit_limit);
   bool holds_return() const { return (due_ & kHeld) != 0; }
   /// Number of the oldest packet whose credit return waits; low half. Only if holds_return().
   uint32_t oldest_held() const { return cr_number_; }
@@ -165,7 +168,7 @@ class TERN_API ServerSession {
   bool wants_to_send() const { return (response_mask_ | (due_ & ~kHeld)) != 0; }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send
-    kRefused,  ///< `send` returned false: nothing has changed
+    kRefused,  ///< `send` returned false: the packet is still to be sent
     kSent,     ///< call again: there may be more
   };
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if `send` returns true:

@@ -233,8 +233,7 @@ class Target {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_)) {
         if (op % 32 < 16) {
           server_->defer(slot);
-          if (op % 2 == 0) return server_->owe_credit_return(now_);
-          (void)server_->owe_or_hold(slot, payload.bytes, 64, now_);
+          if (op % 2 == 0 || !server_->try_hold(slot, 64)) server_->owe_credit_return(now_);
           return;
         }
         const uint32_t bytes = header.request_type() + op;  // of one packet, or of two

@@ -603,10 +603,9 @@ class World {
     if (has_deadline != (call->plan.time_left_ns != 0)) fail("the deadline was lost or made up");
     call->is_running = true;
     slot->call = call;
-    if (call->plan.answers_later && options_.holds_returns) {
-      (void)server_->owe_or_hold(slot, request->length_bytes, options_.credit_limits[0], now_ns_);
-    } else if (call->plan.answers_later) {
-      server_->owe_credit_return(now_ns_);
+    if (call->plan.answers_later) {
+      const bool holds = options_.holds_returns && server_->try_hold(slot, options_.credit_limits[0]);
+      if (!holds) server_->owe_credit_return(now_ns_);
     } else {
       answer_call(*call, answers_at_once);
     }

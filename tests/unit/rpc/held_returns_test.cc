@@ -1,5 +1,6 @@
 // Credit returns of kept requests wait for the answers, which then take their place (clause 4.2.6).
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@ namespace tern::rpc_test {
 namespace {
 
 constexpr uint16_t kKeep = 2;
+constexpr uint16_t kSlow = 3;
 
 class HeldReturns : public VirtualWorld {
  protected:
@@ -16,11 +18,18 @@ class HeldReturns : public VirtualWorld {
   static constexpr uint64_t kHoldNs = 2'500;  ///< a quarter of the fake transport's shortest timeout
 
   HeldReturns() {
-    add("10.0.0.1:1", {}, [this](const wire::Header& header, size_t) {
+    receive_burst_ = 1;  // each packet in an iteration of its own
+    add("10.0.0.1:1", {.wait = Wait::kBlock}, [this](const wire::Header& header, size_t) {
       if (is_watching_) sent_.emplace_back(header.kind(), network_.now_ns);
       return true;
     });
     EXPECT_TRUE(server().rpc->on_request(kKeep, [this](Request request) { kept_.push_back(std::move(request)); }).ok());
+    const auto slow = [this](Request request) {
+      returned_before_slow_ = sent(wire::Kind::kCr);
+      network_.now_ns += 100'000;
+      request.respond();
+    };
+    EXPECT_TRUE(server().rpc->on_request(kSlow, slow).ok());
     session_ = open(add("10.0.0.2:1"));
     begin_to_run_often();
     is_watching_ = true;
@@ -39,9 +48,10 @@ class HeldReturns : public VirtualWorld {
     answered_ = 0;
   }
   Endpoint& client() { return *hosts_[1]->rpc; }
-  void call() {
-    auto started = client().enqueue_request(session_, kKeep, client().alloc_msgbuf(8), client().alloc_msgbuf(8),
-                                            [this](Completion& done) { answered_ += done.status.ok(); });
+  void call(uint16_t type = kKeep, size_t bytes = 8, CallOptions options = {}) {
+    auto started = client().enqueue_request(
+        session_, type, client().alloc_msgbuf(bytes), client().alloc_msgbuf(8),
+        [this](Completion& done) { answered_ += done.status.ok(); }, options);
     ASSERT_TRUE(started.ok()) << started.status().message();
   }
   /// Makes a call, whose request the server then has.
@@ -65,6 +75,7 @@ class HeldReturns : public VirtualWorld {
   std::vector<std::pair<wire::Kind, uint64_t>> sent_;  ///< by the server, with times
   std::vector<Request> kept_;
   size_t answered_ = 0;
+  size_t returned_before_slow_ = 0;  ///< credit returns before the last run of kSlow
 };
 
 TEST_F(HeldReturns, an_answer_soon_after_the_handler_needs_none) {
@@ -98,7 +109,7 @@ TEST_F(HeldReturns, every_request_of_a_stream_is_acknowledged_in_time) {
     call_and_keep();
     kept_ns.push_back(network_.now_ns);
   }
-  run_for(10 * kHoldNs, kStepNs);
+  run_for(2 * kHoldNs + 4 * kStepNs, kStepNs);  // the client would ask later
   EXPECT_LT(sent_.size(), 8u);
   for (const uint64_t ns : kept_ns) {
     uint64_t next_ns = UINT64_MAX;
@@ -128,6 +139,55 @@ TEST_F(HeldReturns, none_waits_where_the_program_waits_between_iterations) {
   EXPECT_EQ(sent_.size(), 1u);  // the one that has waited is sent at once
   call_and_keep();
   EXPECT_EQ(sent_.size(), 2u);
+}
+
+// The fake transport lets time pass instead of sleeping.
+TEST_F(HeldReturns, none_waits_while_the_endpoint_sleeps) {
+  call_and_keep();
+  EXPECT_TRUE(sent_.empty());
+  const uint64_t begin_ns = network_.now_ns;
+  ASSERT_TRUE(server().rpc->run_event_loop(std::chrono::milliseconds(1)).ok());
+  EXPECT_GE(network_.now_ns, begin_ns + 1'000'000);
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].second, begin_ns);
+}
+
+TEST_F(HeldReturns, none_waits_after_the_loop_has_ended) {
+  call_and_keep();
+  EXPECT_TRUE(sent_.empty());
+  ASSERT_TRUE(server().rpc->run_event_loop({}).ok());
+  EXPECT_EQ(sent(wire::Kind::kCr), 1u);
+}
+
+TEST_F(HeldReturns, none_waits_for_a_handler_that_takes_long) {
+  VirtualHost& other = add("10.0.0.3:1");
+  const Session session = open(other);
+  const auto call_slow = [&] {
+    const CallOptions in_time = {.deadline = std::chrono::milliseconds(10)};
+    ASSERT_TRUE(other.rpc
+                    ->enqueue_request(
+                        session, kSlow, other.rpc->alloc_msgbuf(8), other.rpc->alloc_msgbuf(8),
+                        [this](Completion& done) { answered_ += done.status.ok(); }, in_time)
+                    .ok());
+  };
+  for (size_t i = 1; i <= 3; i++) {  // the endpoint learns how long it takes
+    call_slow();
+    ASSERT_TRUE(run_until([&] { return answered_ == i; }, 10'000'000, kStepNs));
+  }
+  run_for(100'000, kStepNs);
+  sent_.clear();
+  call_and_keep();
+  call_slow();
+  ASSERT_TRUE(run_until([&] { return answered_ == 4; }, 10'000'000, kStepNs));
+  EXPECT_EQ(returned_before_slow_, 2u);  // that of each session
+}
+
+TEST_F(HeldReturns, none_waits_for_a_request_of_two_packets) {
+  call(kKeep, 2 * kPayloadBytes);
+  ASSERT_TRUE(run_until([&] { return !sent_.empty(); }, 1'000'000, kStepNs));
+  EXPECT_TRUE(kept_.empty());
+  ASSERT_TRUE(run_until([&] { return !kept_.empty(); }, 1'000'000, kStepNs));
+  EXPECT_EQ(sent(wire::Kind::kCr), 2u);
 }
 
 TEST_F(HeldReturns, a_session_may_end_while_one_waits) {
