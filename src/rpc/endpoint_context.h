@@ -116,7 +116,8 @@ struct EndpointContext {
   size_t sessions = 0;             ///< of both kinds; written by count_sessions()
   Receiving receiving = Receiving::kPlain;
   bool is_in_loop = false;  ///< an iteration runs
-  /// The loop polls in vain for this long before it sleeps. 0: the program waits between iterations, and not the loop.
+  /// The loop polls for at least this long before it sleeps. UINT64_MAX: it does not sleep, or the program runs each
+  /// iteration. 0: it may sleep at once, or the program waits between iterations.
   uint64_t poll_ns = UINT64_MAX;
   bool is_closing = false;      ///< new requests and new sessions are refused
   uint64_t new_session_ns = 0;  ///< time of the last note_new_session()

@@ -22,11 +22,11 @@ bool ServerSessions::may_hold() {
   return runs_often() && context_.poll_ns > hold_ns_ && held_.size() < kHeldMax && held_.try_reserve(kHeldMax);
 }
 
-/// A credit limit that the session's client has at least. It is the present one, unless the client has had no answer
-/// lately and has fallen back to that of the handshake (clause 4.5.1).
+/// A credit limit that the session's client has at least. A client without an answer in this epoch may know another one
+/// than the present one, or have fallen back to that of the handshake (clause 4.5.1). Then one packet may wait.
 uint8_t ServerSessions::least_limit(const Server* server) const {
-  const bool is_told = server->session.heard_epoch + 1 >= credits_.epoch();
-  return is_told ? credits_.limit() : std::min(credits_.limit(), credits_.start_limit(table_.size()));
+  const bool is_told = server->session.heard_epoch == credits_.epoch();
+  return is_told ? credits_.limit() : std::min(credits_.limit(), uint8_t{2});
 }
 
 void ServerSessions::queue_held(Server* server) {
@@ -36,12 +36,10 @@ void ServerSessions::queue_held(Server* server) {
 }
 
 void ServerSessions::owe_credit_return(Server* server, const session::ServerSlot* slot, bool may_wait) {
-  may_wait = may_wait && (server->is_in_held || may_hold());
-  if (!may_wait || !server->session.try_hold(slot, least_limit(server))) {
-    server->session.owe_credit_return(context_.now_ns);
+  if (!may_wait || !may_hold() || !server->session.try_hold(slot, least_limit(server))) {
+    server->session.owe_credit_return(slot->echo, context_.now_ns);
     return list_to_send(server);
   }
-  hear_answered(server);
   if (server->is_in_held) return;
   server->is_in_held = true;
   queue_held(server);
@@ -53,7 +51,7 @@ void ServerSessions::run_held() {
     Server* server = table_.find(held.key);
     if (server == nullptr) continue;  // the session has ended
     const bool is_held = server->session.holds_return();
-    const bool is_over = is_held && (server->session.oldest_held() == held.oldest || !may_hold());
+    const bool is_over = is_held && (server->session.oldest_held() == held.oldest || !runs_often_);
     server->is_in_held = is_held && !is_over;
     if (is_over) {
       server->session.return_held();
@@ -65,7 +63,8 @@ void ServerSessions::run_held() {
   if (!held_.empty()) context_.agenda.at_latest(held_.front().until_ns);
 }
 
-void ServerSessions::return_all_held() {
+bool ServerSessions::return_all_held() {
+  bool is_due = false;
   while (!held_.empty()) {
     Server* server = table_.find(held_.pop().key);
     if (server == nullptr) continue;
@@ -73,7 +72,9 @@ void ServerSessions::return_all_held() {
     if (!server->session.holds_return()) continue;
     server->session.return_held();
     list_to_send(server);
+    is_due = true;
   }
+  return is_due;
 }
 
 }  // namespace tern::rpc

@@ -12,9 +12,12 @@ Status RpcCore<Impl>::run(Duration duration) {
   if (Status status = enter(); !status.ok()) return status;
   run_until_stopped(duration);
   core_.forget_stop();
-  core_.server_sessions().return_all_held();
-  if (!has_failed() && core_.server_sessions().has_to_send()) transmit();  // the program may be away for some time
   context().poll_ns = UINT64_MAX;
+  if (core_.server_sessions().return_all_held()) {  // the program may be away for some time
+    is_clock_fresh_ = false;
+    freshen_clock();
+    transmit();
+  }
   if (alarm_.is_open()) arm();
   return has_failed() ? core_.failure() : Status();
 }
@@ -28,14 +31,11 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
   base::Poller poller;
   if (!kTraits.is_virtual) poller.enter(start_ns);
   share_.has_rested(start_ns);
-  context().poll_ns = spin_.ns();
+  context().poll_ns = spin_.sure_ns();
   do {
     const size_t packets = iterate();
     if (packets != 0) {
-      if (has_slept) {
-        spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
-        context().poll_ns = spin_.ns();
-      }
+      if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
       has_slept = false;
       share_.on_packets(context().now_ns, context().now_ns - worked_ns);
       worked_ns = context().now_ns;

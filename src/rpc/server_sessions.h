@@ -121,8 +121,8 @@ class TERN_API ServerSessions {
   void owe_credit_return(Server* server, const session::ServerSlot* slot, bool may_wait);
   /// Ends the waits that have been long enough.
   void run_held();
-  /// Ends all waits. Called when the loop may not run for a while.
-  void return_all_held();
+  /// Ends all waits. Called when the loop may not run for a while. True: a credit return is due.
+  bool return_all_held();
 
   // -- Sending --
 
@@ -188,8 +188,8 @@ class TERN_API ServerSessions {
     Server* server_;
   };
 
-  /// The oldest credit return of a session waits for hold_ns_, and in a loop without slow iterations none waits for
-  /// more than twice that time. The transport's shortest timeout (clause 4.4.1) is at least four times as long.
+  /// The credit return for a session's oldest packet waits for hold_ns_. In a loop without slow iterations, none waits
+  /// for more than twice that time. The transport's shortest timeout (clause 4.4.1) is at least four times as long.
   static constexpr uint64_t kHoldNsMax = 30'000;
   static constexpr size_t kHeldMax = 1024;  ///< most sessions whose credit returns wait
   /// A session whose credit return waits.

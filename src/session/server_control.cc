@@ -26,7 +26,7 @@ void ServerSession::answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t 
     slot->received_ns = now_ns;
     response_mask_ |= bit_of(slot);
   } else {
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
   }
 }
 
@@ -65,7 +65,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
   if (age == 0 && slot != nullptr) {
     answer_again(slot, 0, number, now_ns);
   } else {
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
   }
   return {};
 }
@@ -85,7 +85,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
   }
   const uint32_t payload_bytes = payload_of(header.payload_code());
   if (payload_bytes == 0) {
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
     return dropped(Drop::kMalformed);
   }
   const uint64_t packets = slot->phase == Phase::kResponded ? response_packets(*slot, payload_bytes) : 0;
@@ -99,7 +99,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
   if (!may_be_there ||
       !ranges_.push({header.request_number(), static_cast<uint32_t>(first), static_cast<uint8_t>(count),
                      header.payload_code(), static_cast<uint32_t>(number), now_ns})) {
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
     return dropped(Drop::kStale);
   }
   due_ |= kRanges;
@@ -116,7 +116,7 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
   const uint32_t index = slot_index_of(header.request_number());
   ServerSlot* slot = index < window_ ? find_or_make_slot(index) : nullptr;
   if (slot == nullptr) {
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
     return {};
   }
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
@@ -127,7 +127,7 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
     return {};
   }
   if (!may_end(slot, offers)) {  // the client repeats the cancel until the request is answered
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
     return {};
   }
   end_slot(slot, offers);
@@ -139,18 +139,19 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
 }
 
 /// Handles a report: the client has the responses to these requests.
-ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64_t now_ns, ServerOffers& offers) {
+ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64_t number, uint64_t now_ns,
+                                       ServerOffers& offers) {
   if (payload.bytes % 4 != 0 || payload.bytes > 4 * wire::kSlotsMax || payload.lease != nullptr) {
     return dropped(Drop::kMalformed);
   }
   for (uint32_t i = 0; i < payload.bytes; i += 4) {
-    const uint32_t number = load_u32(payload.data + i);
-    const uint32_t index = slot_index_of(number);
+    const uint32_t request_number = load_u32(payload.data + i);
+    const uint32_t index = slot_index_of(request_number);
     ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
     const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
-    if (is_answered && slot->request_number == number) end_slot(slot, offers);
+    if (is_answered && slot->request_number == request_number) end_slot(slot, offers);
   }
-  owe_credit_return(now_ns);
+  owe_credit_return(number, now_ns);
   return {};
 }
 

@@ -28,7 +28,7 @@ void ServerSession::return_held() {
     const ServerSlot* slot = slot_at(i);
     if (slot == nullptr || slot->echo != newest) continue;
     // The slot of an answer that has left may have a later time.
-    if (slot->phase != ServerSlot::Phase::kRunning && (response_mask_ & bit_of(slot)) == 0) continue;
+    if (!is_busy(*slot) && (response_mask_ & bit_of(slot)) == 0) continue;
     cr_number_ = newest;
     cr_since_ns_ = slot->received_ns;
   }

@@ -56,7 +56,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   if (age != 0) {
     if (!may_end(slot_at(index), offers)) {  // an honest client does not begin a request here (clause 3.8)
       accept(number, payload.is_marked);
-      owe_credit_return(now_ns);
+      owe_credit_return(number, now_ns);
       return dropped(Drop::kStale);
     }
     return payload.bytes == header.message_bytes() ? on_new_request(header, payload, number, now_ns, offers)
@@ -207,7 +207,7 @@ ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header,
   slot->echo = static_cast<uint32_t>(number);
   slot->received_ns = now_ns;
   if (assembly.window.base() != assembly.packets) {
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
     return {.is_part = true, .is_about_a_call = true};
   }
   slot->deadline_code = assembly.deadline_ns == UINT64_MAX

@@ -84,7 +84,7 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
       return on_cancel(header, number, now_ns, offers);
     case wire::Kind::kReport:
       accept(number, false);
-      return on_report(payload, now_ns, offers);
+      return on_report(payload, number, now_ns, offers);
     default:
       return dropped(Drop::kMalformed);
   }
@@ -115,7 +115,7 @@ ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uin
   if (is_open_ && path_.is_check(header)) {
     if (!can_accept(number)) return dropped(Drop::kNoMemory);
     accept(number, false);
-    owe_credit_return(now_ns);
+    owe_credit_return(number, now_ns);
     return {};
   }
   const Drop drop = path_.admit_short(header, is_open_, now_ns);

@@ -112,14 +112,20 @@ class TERN_API ServerSession {
     slot->response_bytes = static_cast<uint32_t>(code) << 16 | app_code;
     response_mask_ |= bit_of(slot);
   }
-  /// Makes a credit return due in this iteration.
-  void owe_credit_return(uint64_t now_ns) {
+  /// Makes a credit return due in this iteration, for a packet that arrives now. `number`: at least its low half.
+  void owe_credit_return(uint64_t number, uint64_t now_ns) {
     if (holds_return()) [[unlikely]]
-      return return_held();
-    cr_since_ns_ = now_ns;
-    cr_number_ = static_cast<uint32_t>(received_.largest());
+      return_held();
+    // The credit return of a late packet tells the hold time of the newest one, if it is due already.
+    const auto low = static_cast<uint32_t>(number);
+    if (low == static_cast<uint32_t>(received_.largest()) || (due_ & kCreditReturn) == 0) [[likely]] {
+      cr_since_ns_ = now_ns;
+      cr_number_ = low;
+    }
     due_ |= kCreditReturn;
   }
+  /// The same for the newest packet that has arrived. For tests.
+  void owe_credit_return(uint64_t now_ns) { owe_credit_return(received_.largest(), now_ns); }
   /// Lets the credit return wait for the slot's request, a packet of one credit that has just arrived and will be
   /// answered later. Its answer then takes the place of the credit return (clause 4.2.6), or the caller ends the wait
   /// with return_held(). False: it must not wait. `credit_limit`: the least that the client may know.
@@ -269,7 +275,7 @@ class TERN_API ServerSession {
   ServerVerdict on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number, uint64_t now_ns);
   ServerVerdict on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
-  ServerVerdict on_report(const transport::Payload& payload, uint64_t now_ns, ServerOffers& offers);
+  ServerVerdict on_report(const transport::Payload& payload, uint64_t number, uint64_t now_ns, ServerOffers& offers);
 
   bool is_short(const wire::Header& request) const { return request.message_bytes() <= payload_bytes_max_; }
   bool is_well_formed(const wire::Header& request, uint32_t payload_bytes) const;
@@ -344,9 +350,9 @@ class TERN_API ServerSession {
   uint32_t payload_bytes_max_;
   ServerSlot* only_slot_ = nullptr;
   [[no_unique_address]] NumberWindow received_;  // cr_number_ is in its padding
-  /// kCreditReturn: the largest packet number that had arrived at cr_since_ns_. kHeld: oldest_held(). Low half.
+  /// kCreditReturn: number of the packet that arrived at cr_since_ns_. kHeld: oldest_held(). Low half.
   uint32_t cr_number_ = 0;
-  uint64_t cr_since_ns_ = 0;  ///< arrival of the last packet for which a credit return is owed
+  uint64_t cr_since_ns_ = 0;
   ServerPools& pools_;
   uint32_t lost_request_number_ = 0;
   uint32_t lost_echo_ = 0;

@@ -122,6 +122,19 @@ TEST_F(HeldReturns, every_request_of_a_stream_is_acknowledged_in_time) {
   EXPECT_TRUE(run_until([&] { return answered_ == 8; }, 1'000'000, kStepNs));
 }
 
+// It may know a low limit, and wait for credits.
+TEST_F(HeldReturns, only_one_waits_for_a_client_that_has_had_no_answer_lately) {
+  run_for(30'000'000, 2'000);
+  sent_.clear();
+  for (int i = 0; i < 4; i++) call();
+  ASSERT_TRUE(run_until([&] { return kept_.size() == 1; }, 1'000'000, kStepNs));
+  EXPECT_TRUE(sent_.empty());
+  ASSERT_TRUE(run_until([&] { return kept_.size() == 2; }, 1'000'000, kStepNs));
+  EXPECT_EQ(sent(wire::Kind::kCr), 1u);
+  ASSERT_TRUE(run_until([&] { return kept_.size() == 4; }, 1'000'000, kStepNs));
+  EXPECT_EQ(sent(wire::Kind::kCr), 1u);  // it knows the present limit now
+}
+
 // The next iteration would be too late.
 TEST_F(HeldReturns, none_waits_where_the_loop_runs_rarely) {
   run_for(10'000 * kHoldNs, 2 * kHoldNs);

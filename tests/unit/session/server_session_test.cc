@@ -873,25 +873,38 @@ TEST_F(ServerSessionTest, a_credit_return_before_the_answer_to_a_marked_packet_t
   EXPECT_EQ(wire::decode_hold(packets[0].header.hold_code()), 160u);
 }
 
-// The newest packet has left with its answer, or is none of a request.
-TEST_F(ServerSessionTest, a_credit_return_that_has_waited_need_not_know_the_newest_packet) {
-  EXPECT_TRUE(hold(begin(kFirst)));
-  now_ += 320;
-  receive(probe(kFirst));
-  const auto answer = only_answer();
-  EXPECT_EQ(answer.kind(), Kind::kCr);
-  EXPECT_EQ(answer.echo(), client_number_);
-  EXPECT_EQ(answer.hold_code(), wire::kHoldTooLong);
+TEST_F(ServerSessionTest, a_credit_return_that_has_waited_tells_the_hold_time_of_any_newest_packet) {
+  const std::vector<std::function<void()>> newest = {
+      [this] { receive(probe(kFirst)); },
+      [this] { receive(request(kFirst | 1, 150), 100); },  // a part
+      [this] { report({}); },
+  };
+  for (const auto& packet : newest) {
+    make();
+    prove_path();
+    EXPECT_TRUE(hold(begin(kFirst)));
+    now_ += 320;
+    packet();
+    now_ += 160;
+    const auto answer = only_answer();
+    EXPECT_EQ(answer.kind(), Kind::kCr);
+    EXPECT_EQ(answer.echo(), client_number_);
+    EXPECT_EQ(wire::decode_hold(answer.hold_code()), 160u);
+    session_->end_all(offers_);
+  }
 }
 
-// Its own time would be the hold time of the newest packet then.
-TEST_F(ServerSessionTest, a_late_packet_does_not_change_the_hold_time_of_one_that_waits) {
-  client_number_++;
+// Their own time would be the hold time of the newest packet then.
+TEST_F(ServerSessionTest, late_packets_do_not_change_the_hold_time_of_one_that_waits) {
+  client_number_ += 2;
   EXPECT_TRUE(hold(begin(kFirst)));
   now_ += 320;
-  client_number_ -= 2;
-  ServerSlot* late = begin(kFirst | 1);
-  EXPECT_FALSE(hold(late));
+  client_number_ -= 3;
+  for (uint32_t i : {1u, 2u}) {
+    const ServerSlot* late = begin(kFirst | i);
+    EXPECT_FALSE(session_->try_hold(late, 64));
+    session_->owe_credit_return(late->echo, now_);
+  }
   client_number_++;
   now_ += 160;
   const auto answer = only_answer();
