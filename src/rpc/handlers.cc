@@ -87,7 +87,7 @@ void Handlers::unbind(Incoming* incoming) {
 
 /// Keeps a request whose handler has returned without an answer. The message must outlive the receive buffer, and the
 /// client must learn that its request has arrived. Another thread may have the Request already. `may_wait`: the request
-/// was one packet, which cost one credit, so that the answer may tell the client (clause 4.2.6).
+/// was one packet of the session's own size, so that the answer may tell the client (clause 4.2.6).
 void Handlers::keep(Incoming* incoming, bool may_wait) {
   bind(incoming);
   if (sessions_.release_shared_response(incoming->slot)) incoming->space = nullptr;
@@ -106,7 +106,7 @@ void Handlers::keep(Incoming* incoming, bool may_wait) {
 void Handlers::keep_if_open(Incoming* incoming) {
   if (!incoming->is_open()) return;
   incoming->server->session.defer(incoming->slot);
-  keep(incoming, sessions_.has_cheap_packets());
+  keep(incoming, true);
 }
 
 // ---- Requests ----
@@ -146,8 +146,7 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
     incoming->traced = TracedRequest::of(server, *slot, context_.tracer.get());
   if (!entry.options.worker && takes_long(timed)) return let_wait(incoming);
   counters.requests_handled++;
-  const bool is_short = owned == nullptr && bytes <= server->session.payload_bytes_max();
-  const bool may_wait = is_short && sessions_.has_cheap_packets();
+  const bool may_wait = owned == nullptr && bytes <= server->session.payload_bytes_max();
   if (entry.options.worker) return run_in_worker(entry, incoming, may_wait);
   run_here(entry, incoming, timed, may_wait);
 }

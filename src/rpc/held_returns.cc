@@ -17,9 +17,11 @@ bool ServerSessions::runs_often() {
   return runs_often_;
 }
 
-/// False: the credit return would wait for longer than it should, or there is no space in the queue.
+/// False: the credit return would wait for longer than it should, a packet costs several credits, or there is no space
+/// in the queue.
 bool ServerSessions::may_hold() {
-  return runs_often() && context_.poll_ns > hold_ns_ && held_.size() < kHeldMax && held_.try_reserve(kHeldMax);
+  return credits_.packet_credits() == 1 && runs_often() && context_.poll_ns > hold_ns_ && held_.size() < kHeldMax &&
+         held_.try_reserve(kHeldMax);
 }
 
 /// A credit limit that the session's client has at least. A client without an answer in this epoch may know another one

@@ -114,8 +114,6 @@ class TERN_API ServerSessions {
 
   // -- Credit returns that wait for answers (clause 4.2.6) --
 
-  /// True if a packet of a session's own size costs one credit. Only the credit return of such a packet may wait.
-  bool has_cheap_packets() const { return credits_.packet_credits() == 1; }
   /// Owes a credit return for the slot's request, which has just arrived and will be answered later. `may_wait`: the
   /// credit return may wait for the answer.
   void owe_credit_return(Server* server, const session::ServerSlot* slot, bool may_wait);

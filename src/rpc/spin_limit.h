@@ -32,7 +32,7 @@ class SpinLimit {
 
   /// Poll until this long after the last packets, then block.
   uint64_t ns() const { return limit_ns_; }
-  /// For this long each poll lasts, with kPoll and kAdaptive. 0: it depends on the packets.
+  /// kPoll and kAdaptive: each poll lasts at least this long. 0: kBlock, where that depends on the packets.
   uint64_t sure_ns() const { return learns_ ? 0 : limit_ns_; }
   bool is_endless() const { return limit_ns_ == UINT64_MAX; }
   /// Packets have ended a sleep. `gap_ns`: the time since the packets before them.

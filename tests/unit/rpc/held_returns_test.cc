@@ -48,10 +48,9 @@ class HeldReturns : public VirtualWorld {
     answered_ = 0;
   }
   Endpoint& client() { return *hosts_[1]->rpc; }
-  void call(uint16_t type = kKeep, size_t bytes = 8, CallOptions options = {}) {
-    auto started = client().enqueue_request(
-        session_, type, client().alloc_msgbuf(bytes), client().alloc_msgbuf(8),
-        [this](Completion& done) { answered_ += done.status.ok(); }, options);
+  void call(size_t bytes = 8) {
+    auto started = client().enqueue_request(session_, kKeep, client().alloc_msgbuf(bytes), client().alloc_msgbuf(8),
+                                            [this](Completion& done) { answered_ += done.status.ok(); });
     ASSERT_TRUE(started.ok()) << started.status().message();
   }
   /// Makes a call, whose request the server then has.
@@ -196,7 +195,7 @@ TEST_F(HeldReturns, none_waits_for_a_handler_that_takes_long) {
 }
 
 TEST_F(HeldReturns, none_waits_for_a_request_of_two_packets) {
-  call(kKeep, 2 * kPayloadBytes);
+  call(2 * kPayloadBytes);
   ASSERT_TRUE(run_until([&] { return !sent_.empty(); }, 1'000'000, kStepNs));
   EXPECT_TRUE(kept_.empty());
   ASSERT_TRUE(run_until([&] { return !kept_.empty(); }, 1'000'000, kStepNs));

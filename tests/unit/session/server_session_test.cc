@@ -101,6 +101,13 @@ class ServerSessionTest : public testing::Test {
     const auto bytes = bytes_of(payload_bytes);
     return receive(header, {bytes.data(), payload_bytes, nullptr, 0});
   }
+  /// A packet with a congestion mark.
+  ServerVerdict receive_marked(const wire::Header& header, uint32_t payload_bytes) {
+    const auto bytes = bytes_of(payload_bytes);
+    transport::Payload payload{bytes.data(), payload_bytes, nullptr, 0};
+    payload.is_marked = true;
+    return receive(header, payload);
+  }
   Drop drop_of(const wire::Header& header, uint32_t payload_bytes) { return receive(header, payload_bytes).drop; }
   /// Checks that the packet changes nothing but a counter.
   void expect_no_effect(const wire::Header& header, uint32_t payload_bytes, Drop why) {
@@ -837,10 +844,9 @@ TEST_F(ServerSessionTest, an_answer_at_once_is_none_while_a_credit_return_waits)
   EXPECT_TRUE(hold(begin(kFirst)));
   ServerSlot* slot = begin(kFirst | 1);
   slot->response = make_buffer(10).release();
-  const auto never = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
-  EXPECT_FALSE(session_->try_answer(slot, 10, kLimit, [&](auto&&... packet) {
+  EXPECT_FALSE(session_->try_answer(slot, 10, kLimit, [](auto&&...) {
     ADD_FAILURE();
-    return never(packet...);
+    return false;
   }));
 }
 
@@ -860,11 +866,7 @@ TEST_F(ServerSessionTest, a_credit_return_that_has_waited_tells_the_hold_time_of
 TEST_F(ServerSessionTest, a_credit_return_before_the_answer_to_a_marked_packet_tells_its_hold_time) {
   EXPECT_TRUE(hold(begin(kFirst)));
   now_ += 320;
-  const auto bytes = bytes_of(10);
-  transport::Payload marked{bytes.data(), 10, nullptr, 0};
-  marked.is_marked = true;
-  ServerSlot* slot = receive(request(kFirst | 1, 10), marked).started;
-  respond(slot, 10);
+  respond(receive_marked(request(kFirst | 1, 10), 10).started, 10);
   now_ += 160;
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 2u);
@@ -925,13 +927,7 @@ TEST_F(ServerSessionTest, packets_that_wait_may_have_a_gap) {
 }
 
 TEST_F(ServerSessionTest, no_credit_return_waits_that_the_client_needs) {
-  const auto marked = [&](const wire::Header& header) {
-    const auto bytes = bytes_of(10);
-    transport::Payload payload{bytes.data(), 10, nullptr, 0};
-    payload.is_marked = true;
-    return receive(header, payload).started;
-  };
-  EXPECT_FALSE(hold(marked(request(kFirst, 10))));  // the mark is to be echoed
+  EXPECT_FALSE(hold(receive_marked(request(kFirst, 10), 10).started));  // the mark is to be echoed
   EXPECT_EQ(kinds_sent(), Kinds{Kind::kCr});
   EXPECT_TRUE(hold(begin(kFirst | 2), 3));  // one of three credits
   EXPECT_FALSE(hold(begin(kFirst | 3), 3));
@@ -1124,10 +1120,7 @@ TEST_F(ServerSessionTest, range_of_a_response_that_gave_way_is_answered_with_a_f
 TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_is) {
   const auto flags = [](const TestPacket& packet) { return packet.header.flags() & wire::kEcnEcho; };
   const auto marked = [&](const wire::Header& header, uint32_t payload_bytes = 0) {
-    const auto bytes = bytes_of(payload_bytes);
-    transport::Payload payload{bytes.data(), payload_bytes, nullptr, 0};
-    payload.is_marked = true;
-    return receive(header, payload);
+    return receive_marked(header, payload_bytes);
   };
   const auto is_echoed_once = [&] {
     const auto packets = sent();
