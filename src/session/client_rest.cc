@@ -1,10 +1,12 @@
 // Client session: the memory for calls, which a session has from the first call after a rest to the next rest.
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <new>
 #include <utility>
 
 #include "base/check.h"
+#include "base/lowest_bit.h"
 #include "session/client_session.h"
 
 namespace tern::session {
@@ -120,9 +122,27 @@ void ClientSession::begin_first(ClientBusy* busy) {
 
 /// True if nothing needs the memory for calls. A report that is not acknowledged needs the slots that it names, and a
 /// search for larger packets goes on until its end.
-bool ClientSession::can_rest() const {
+inline bool ClientSession::can_rest() const {
   return is_at_rest() && !has_unpaced() && (!holds_report_ || reports_.number() == 0) && !is_stalled_ &&
          !is_searching() && sent_.in_flight() == 0;
+}
+
+inline void ClientSession::fall_asleep() {
+  CHECK(sent_.is_empty());
+  ClientBusy* const busy = std::exchange(busy_, nullptr);
+  uint32_t* const request_numbers = numbers();
+  uint64_t unreported = unreported_mask_;
+  for (uint64_t mask = busy->made_mask; mask != 0; mask &= mask - 1) {
+    const size_t i = base::lowest_bit(mask);
+    ClientSlot* slot = std::exchange(slots_[i], nullptr);
+    request_numbers[i] = (slot->request_number & ~kIndexBits) | (slot->has_rested() ? kHasRested : 0);
+    unreported = slot->is_reported() ? unreported & ~slot->bit : unreported | slot->bit;
+    if (slot != &busy->first_slot) pools_.slots.give(slot);
+  }
+  unreported_mask_ = unreported;
+  if (window_ <= kFirstSlots) slots_ = no_slots();
+  sent_.rest();
+  pools_.busy.give(busy);
 }
 
 bool ClientSession::try_rest() {
@@ -134,20 +154,6 @@ bool ClientSession::try_rest() {
   response_ns_ = static_cast<uint32_t>(std::min<uint64_t>(timer.response_ns(), UINT32_MAX));
   fall_asleep();
   return true;
-}
-
-void ClientSession::fall_asleep() {
-  CHECK(sent_.is_empty());
-  for (uint64_t mask = busy_->made_mask; mask != 0; mask &= mask - 1) {
-    const auto i = static_cast<uint32_t>(std::countr_zero(mask));
-    ClientSlot* slot = std::exchange(slots_[i], nullptr);
-    numbers()[i] = (slot->request_number & ~kIndexBits) | (slot->has_rested() ? kHasRested : 0);
-    unreported_mask_ = slot->is_reported() ? unreported_mask_ & ~slot->bit : unreported_mask_ | slot->bit;
-    if (slot != &busy_->first_slot) pools_.slots.give(slot);
-  }
-  if (window_ <= kFirstSlots) slots_ = no_slots();
-  sent_.rest();
-  pools_.busy.give(std::exchange(busy_, nullptr));
 }
 
 }  // namespace tern::session

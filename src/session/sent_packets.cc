@@ -7,11 +7,8 @@ namespace tern::session {
 namespace {
 
 constexpr uint64_t kAllocatedMin = 16;
-constexpr SentPacket kNothing;
 
 }  // namespace
-
-SentPacket* SentPackets::nothing() { return const_cast<SentPacket*>(&kNothing); }
 
 bool SentPackets::grow() {
   if (size_ == kSizeMax) return false;

@@ -42,6 +42,8 @@ struct SentPacket {
   }
 };
 static_assert(sizeof(SentPacket) == 16);
+/// A record without a packet.
+inline constexpr SentPacket kNothingSent;
 
 /// A ring of records by packet number. It has the numbers from oldest() to next_number() - 1, those without a credit
 /// included. The first kEmbedded records lie in the owner's memory; a longer ring is allocated.
@@ -162,8 +164,8 @@ class TERN_API SentPackets {
   void release() {
     if (size_ > kEmbedded) delete[] entries_;
   }
-  /// A record without a packet, which is never written, because operator[](oldest()) may be read without a ring.
-  static SentPacket* nothing();
+  /// What `entries_` points to without a ring, because operator[](oldest()) may be read then, too. Never written.
+  static SentPacket* nothing() { return const_cast<SentPacket*>(&kNothingSent); }
 
   SentPacket* entries_;  ///< without a ring: nothing()
   uint32_t mask_ = kEmbedded - 1;
