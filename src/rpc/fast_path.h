@@ -120,7 +120,7 @@ template <class Loop>
 [[gnu::always_inline]] inline void EndpointCore::end_request(Incoming* incoming, Loop& loop) {
   if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
     // The handler may have copied or taken the message, and answered nevertheless in the preallocated buffer.
-    if (incoming->is_stable.load(std::memory_order_relaxed)) [[unlikely]]
+    if (incoming->is_stable()) [[unlikely]]
       Mailbox::rest(incoming);
     if (!loop.try_answer(incoming)) server_sessions_.send_answer(incoming);
   } else {

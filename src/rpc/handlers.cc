@@ -93,8 +93,7 @@ void Handlers::keep(Incoming* incoming, bool may_wait) {
   if (sessions_.release_shared_response(incoming->slot)) incoming->space = nullptr;
   incoming->note_session();
   sessions_.owe_credit_return(incoming->server, incoming->slot, may_wait);
-  // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.
-  if (incoming->is_stable.load(std::memory_order_acquire) || context_.mailbox->make_stable(incoming)) return;
+  if (incoming->is_stable() || context_.mailbox->make_stable(incoming)) return;
   context_.counters.refused_no_memory++;
   incoming->slot->call = nullptr;
   fail(incoming->server, incoming->slot, wire::FailureCode::kNoMemory);
@@ -137,7 +136,8 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   Incoming* incoming = find_record();
   if (incoming == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
   incoming->open(server, slot, data, bytes, context_.released);
-  incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
+  incoming->place.store(owned != nullptr ? Incoming::Place::kStable : Incoming::Place::kLent,
+                        std::memory_order_relaxed);
   incoming->deadline_ns = timed.deadline_ns;
   incoming->copy = owned;
   if (owned != nullptr) incoming->type = slot->type;

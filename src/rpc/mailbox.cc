@@ -73,24 +73,40 @@ Status Mailbox::push_post(detail::InlineFunction<> function) {
   return {};
 }
 
-bool Mailbox::make_stable(Incoming* incoming) {
-  base::MutexLock lock(mutex_);
-  if (incoming->is_stable.load(std::memory_order_relaxed)) return true;
-  detail::Buffer* copy = arena.alloc(incoming->bytes);
-  if (copy == nullptr) return false;
-  std::memcpy(copy->data(), incoming->data, incoming->bytes);
-  incoming->copy = copy;
-  incoming->data = copy->data();
-  incoming->is_stable.store(true, std::memory_order_release);
+/// Returns once no other thread copies the message. False: it is stable. True: the caller must call end_leaving().
+bool Mailbox::begin_leaving(Incoming* incoming) {
+  using Place = Incoming::Place;
+  Place found = Place::kLent;
+  while (!incoming->place.compare_exchange_weak(found, Place::kLeaving, std::memory_order_acquire)) {
+    if (found == Place::kStable) return false;
+    if (found == Place::kLeaving) incoming->place.compare_exchange_strong(found, Place::kAwaited);
+    incoming->place.wait(Place::kAwaited);
+    found = Place::kLent;
+  }
   return true;
 }
 
+void Mailbox::end_leaving(Incoming* incoming, Incoming::Place result) {
+  if (incoming->place.exchange(result) == Incoming::Place::kAwaited) incoming->place.notify_all();
+}
+
+bool Mailbox::make_stable(Incoming* incoming) {
+  if (!begin_leaving(incoming)) return true;
+  detail::Buffer* copy = arena.alloc(incoming->bytes);
+  if (copy != nullptr) {
+    std::memcpy(copy->data(), incoming->data, incoming->bytes);
+    incoming->copy = copy;
+    incoming->data = copy->data();
+  }
+  end_leaving(incoming, copy != nullptr ? Incoming::Place::kStable : Incoming::Place::kLent);
+  return copy != nullptr;
+}
+
 void Mailbox::make_empty(Incoming* incoming) {
-  base::MutexLock lock(mutex_);
-  if (incoming->is_stable.load(std::memory_order_relaxed)) return;
+  if (!begin_leaving(incoming)) return;
   incoming->data = nullptr;
   incoming->bytes = 0;
-  incoming->is_stable.store(true, std::memory_order_release);
+  end_leaving(incoming, Incoming::Place::kStable);
 }
 
 Incoming* Mailbox::drain(std::vector<detail::InlineFunction<>>& posts) {

@@ -40,6 +40,13 @@ struct Server;
 /// open, not stable and not cancelled; it has no deadline, application code or buffers.
 struct alignas(64) Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
+  /// Where `data` lies.
+  enum class Place : uint8_t {
+    kLent,     ///< in the transport's memory, until the handler returns
+    kLeaving,  ///< as kLent, but a thread copies it to `copy`, or gives it up
+    kAwaited,  ///< as kLeaving, and another thread waits for the end of that
+    kStable,   ///< in `copy`, or nowhere, because it is empty
+  };
   static constexpr uint16_t kNoType = UINT16_MAX;
 
   // The fields that an answer within the handler touches. They share a cache line with the front.
@@ -53,9 +60,9 @@ struct alignas(64) Incoming : detail::RequestFront {
   uint16_t app_code = 0;
   /// Request type of a message that arrived in `copy`. kNoType: the message was in memory of the transport.
   uint16_t type = kNoType;
-  /// False while `data` lies in the transport's memory, until the handler returns. Written under the mutex, or before
-  /// another thread has the record.
-  std::atomic<bool> is_stable{false};
+  /// While other threads may have the request, only Mailbox::make_stable() and make_empty() change it, and
+  /// Request::take_message(), which finds kStable.
+  std::atomic<Place> place{Place::kLent};
   std::atomic<bool> is_cancelled{false};
   uint64_t deadline_ns = UINT64_MAX;
   Incoming* next_free = nullptr;       ///< the next free record, or the next answered one
@@ -73,6 +80,8 @@ struct alignas(64) Incoming : detail::RequestFront {
   uint64_t noted_session = 0;
   TracedRequest traced;  ///< set before the handler gets the request, if the endpoint has a trace
 
+  /// True: `data` is valid until the request ends. Any thread that has the request.
+  bool is_stable() const { return place.load(std::memory_order_acquire) == Place::kStable; }
   /// True if the application has the request. Owner thread only.
   bool is_open() const { return progress == Progress::kOpen; }
   /// True if the request has a deadline, and less time left than `handler` takes.
@@ -150,7 +159,7 @@ class TERN_API Mailbox {
   static void rest(Incoming* incoming) {
     release_buffers(incoming);
     incoming->progress = Incoming::Progress::kNone;
-    incoming->is_stable.store(false, std::memory_order_relaxed);
+    incoming->place.store(Incoming::Place::kLent, std::memory_order_relaxed);
     incoming->is_cancelled.store(false, std::memory_order_relaxed);
     incoming->deadline_ns = UINT64_MAX;
     incoming->app_code = 0;
@@ -169,7 +178,8 @@ class TERN_API Mailbox {
   /// Passes a function to the owner. kNoMemory, kQueueFull, kSessionReset. Any thread.
   Status push_post(detail::InlineFunction<> function);
   /// Copies the request's message unless it is stable, because the transport's memory is valid only until the handler
-  /// returns. False: there is no memory for the copy. Any thread that has the request.
+  /// returns. Waits for another thread that copies it. False: there is no memory for the copy. Any thread that has the
+  /// request. Takes no mutex: it runs for each kept request, and workers often hold the mailbox's mutex.
   bool make_stable(Incoming* incoming);
   /// Makes bytes() empty, because there is no memory to keep the message, unless another thread has found memory since
   /// the owner's make_stable(). Owner only.
@@ -234,6 +244,8 @@ class TERN_API Mailbox {
   void announce() REQUIRES(mutex_);
   Incoming* make_incoming(Handlers* handlers);
   static void release_buffers(Incoming* incoming);
+  static bool begin_leaving(Incoming* incoming);
+  static void end_leaving(Incoming* incoming, Incoming::Place result);
   /// Deletes the mailbox, whose last record has been given back.
   void end();
   /// Takes back a record after close().

@@ -31,24 +31,24 @@ void fail_with(Incoming* incoming, wire::FailureCode code, uint16_t app_code) {
   go_home(incoming);
 }
 
+/// Copies the message if it could go away meanwhile, and returns true. False: there is no memory for the copy.
+bool make_stable(Incoming* incoming) { return incoming->is_stable() || incoming->mailbox->make_stable(incoming); }
+
+/// Must be true before `data` and `bytes` are read: only the owner may read a message that is not stable.
+bool is_readable(Incoming* incoming) { return incoming->mailbox->is_owner() || make_stable(incoming); }
+
 }  // namespace
 
 std::span<const std::byte> Request::bytes(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return {};
-  if (!incoming->mailbox->is_owner() && !incoming->is_stable.load(std::memory_order_acquire) &&
-      !incoming->mailbox->make_stable(incoming)) {
-    return {};
-  }
-  return {incoming->data, incoming->bytes};
+  return is_readable(incoming) ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
 }
 
 std::span<const std::byte> Request::stable_bytes(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return {};
-  const bool is_stable =
-      incoming->is_stable.load(std::memory_order_acquire) || incoming->mailbox->make_stable(incoming);
-  return is_stable ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
+  return make_stable(incoming) ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
 }
 
 Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
@@ -56,11 +56,11 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
   const Status no_memory(Code::kNoMemory,
                          "no memory for the message: free some, or raise RpcOptions::memory_limit_bytes");
-  const auto message = bytes(front);
-  if (message.size() != incoming->bytes) return no_memory;
+  if (!is_readable(incoming)) return no_memory;
+  const std::span message(incoming->data, incoming->bytes);
   memory::Arena& arena = incoming->mailbox->arena;
   detail::Buffer* buffer = nullptr;
-  if (incoming->is_stable.load(std::memory_order_acquire) && incoming->copy != nullptr && arena.owns(incoming->copy)) {
+  if (incoming->is_stable() && incoming->copy != nullptr && arena.owns(incoming->copy)) {
     buffer = std::exchange(incoming->copy, nullptr);
   } else {
     buffer = incoming->mailbox->alloc(message.size());
@@ -71,7 +71,7 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   buffer->length_bytes = incoming->bytes;
   incoming->data = nullptr;
   incoming->bytes = 0;
-  incoming->is_stable.store(true, std::memory_order_release);  // no bytes are left to copy
+  incoming->place.store(Incoming::Place::kStable, std::memory_order_release);  // no bytes are left to copy
   return MsgBuf(buffer);
 }
 

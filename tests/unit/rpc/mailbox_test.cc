@@ -1,7 +1,10 @@
-// Requests with deadlines that wait for a worker, and the tasks that take them.
+// Requests with deadlines that wait for a worker, and the tasks that take them; copies of messages.
 #include "rpc/mailbox.h"
 
+#include <algorithm>
+#include <barrier>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -122,6 +125,68 @@ TEST_F(MailboxTest, make_empty__leaves_a_message_that_another_thread_has_copied)
   ASSERT_EQ(request->bytes, sizeof(received));
   ASSERT_NE(request->data, nullptr);
   EXPECT_EQ(request->data[0], std::byte{7});
+}
+
+TEST_F(MailboxTest, make_stable__without_memory_leaves_the_message_where_it_is) {
+  std::byte received[8] = {std::byte{7}};
+  Incoming* request = make_in_time();
+  request->data = received;
+  request->bytes = UINT32_MAX;  // more than a message may have
+  EXPECT_FALSE(mailbox_->make_stable(request));
+  EXPECT_FALSE(request->is_stable());
+  EXPECT_EQ(request->data, received);
+  mailbox_->make_empty(request);
+  EXPECT_TRUE(request->is_stable());
+  EXPECT_EQ(request->bytes, 0u);
+}
+
+TEST_F(MailboxTest, make_stable__waits_for_the_copy_of_another_thread) {
+  std::byte received[8] = {std::byte{7}};
+  std::byte copied[8] = {std::byte{9}};
+  Incoming* request = make_in_time();
+  request->data = received;
+  request->bytes = sizeof(received);
+  request->place = Incoming::Place::kLeaving;
+  std::byte seen{0};
+  std::thread other([&] {
+    if (mailbox_->make_stable(request)) seen = request->data[0];
+  });
+  while (request->place != Incoming::Place::kAwaited) std::this_thread::yield();
+  request->data = copied;
+  request->place = Incoming::Place::kStable;
+  request->place.notify_all();
+  other.join();
+  EXPECT_EQ(seen, std::byte{9});
+}
+
+// The owner keeps requests while another thread asks for their bytes.
+TEST_F(MailboxTest, make_stable__copies_once_if_two_threads_need_the_copy) {
+  constexpr size_t kRequests = 200;
+  constexpr uint32_t kBytes = 64 << 10;  // long enough for one thread to find the other one copying
+  const std::vector<std::byte> received(kBytes, std::byte{7});
+  std::vector<Incoming*> requests;
+  for (size_t i = 0; i < kRequests; ++i) {
+    requests.push_back(make_in_time());
+    requests[i]->data = received.data();
+    requests[i]->bytes = kBytes;
+  }
+  std::barrier both(2);
+  const auto copy_all = [&](std::vector<const std::byte*>& copies) {
+    for (Incoming* request : requests) {
+      both.arrive_and_wait();
+      copies.push_back(mailbox_->make_stable(request) ? request->data : nullptr);
+    }
+  };
+  std::vector<const std::byte*> mine, others;
+  std::thread other([&] { copy_all(others); });
+  copy_all(mine);
+  other.join();
+  EXPECT_EQ(mine, others);
+  for (const std::byte* copy : mine) {
+    ASSERT_NE(copy, nullptr);
+    EXPECT_NE(copy, received.data());
+    EXPECT_TRUE(std::equal(received.begin(), received.end(), copy));
+  }
 }
 
 }  // namespace
