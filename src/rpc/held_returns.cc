@@ -5,23 +5,24 @@
 
 namespace tern::rpc {
 
-/// True if the next iteration will probably begin within hold_ns_: the iterations since the last kept request, and what
-/// the program has done between them, took less time each.
-bool ServerSessions::runs_often() {
-  const uint64_t iteration = context_.port.iteration.load(std::memory_order_relaxed);
-  if (iteration != kept_iteration_) {  // it counts two for each
-    runs_often_ = 2 * (context_.now_ns - kept_ns_) < (iteration - kept_iteration_) * hold_ns_;
-    kept_iteration_ = iteration;
-    kept_ns_ = context_.now_ns;
-  }
-  return runs_often_;
+/// Judges anew if credit returns may wait: if the next iteration will probably begin within hold_ns_, because the
+/// iterations since the last kept request, and what the program has done between them, took less time each. They never
+/// wait if a packet costs several credits.
+void ServerSessions::look_at_pace(uint64_t iteration) {
+  // The counter counts two for each iteration.
+  const bool runs_often = 2 * (context_.now_ns - kept_ns_) < (iteration - kept_iteration_) * hold_ns_;
+  is_pace_right_ = runs_often && credits_.packet_credits() == 1;
+  kept_iteration_ = iteration;
+  kept_ns_ = context_.now_ns;
 }
 
-/// False: the credit return would wait for longer than it should, a packet costs several credits, or there is no space
-/// in the queue.
-bool ServerSessions::may_hold() {
-  return credits_.packet_credits() == 1 && runs_often() && context_.poll_ns > hold_ns_ && held_.size() < kHeldMax &&
-         held_.try_reserve(kHeldMax);
+/// False: the credit return would wait for longer than it should, or there is no space in the queue.
+inline bool ServerSessions::may_hold(const Server* server) {
+  const uint64_t iteration = context_.port.iteration.load(std::memory_order_relaxed);
+  if (iteration != kept_iteration_) [[unlikely]]
+    look_at_pace(iteration);
+  if (!is_pace_right_ || context_.poll_ns <= hold_ns_) return false;
+  return server->is_in_held || (held_.size() < kHeldMax && held_.try_reserve(kHeldMax));
 }
 
 /// A credit limit that the session's client has at least. A client without an answer in this epoch may know another one
@@ -38,7 +39,7 @@ void ServerSessions::queue_held(Server* server) {
 }
 
 void ServerSessions::owe_credit_return(Server* server, const session::ServerSlot* slot, bool may_wait) {
-  if (!may_wait || !may_hold() || !server->session.try_hold(slot, least_limit(server))) {
+  if (!may_wait || !may_hold(server) || !server->session.try_hold(slot, least_limit(server))) {
     server->session.owe_credit_return(slot->echo, context_.now_ns);
     return list_to_send(server);
   }
@@ -53,7 +54,7 @@ void ServerSessions::run_held() {
     Server* server = table_.find(held.key);
     if (server == nullptr) continue;  // the session has ended
     const bool is_held = server->session.holds_return();
-    const bool is_over = is_held && (server->session.oldest_held() == held.oldest || !runs_often_);
+    const bool is_over = is_held && (server->session.oldest_held() == held.oldest || !is_pace_right_);
     server->is_in_held = is_held && !is_over;
     if (is_over) {
       server->session.return_held();

@@ -208,8 +208,8 @@ class TERN_API ServerSessions {
   void list_to_send_quietly(Server* server);
   [[gnu::noinline]] void add_to_send(Server* server);
   [[gnu::noinline]] void hear(Server* server);
-  bool runs_often();
-  bool may_hold();
+  void look_at_pace(uint64_t iteration);
+  bool may_hold(const Server* server);
   uint8_t least_limit(const Server* server) const;
   void queue_held(Server* server);
   // server_shares.cc
@@ -240,10 +240,10 @@ class TERN_API ServerSessions {
   SendList<Server> to_send_;
   std::vector<Server*> dead_;
   base::RingQueue<Held> held_;  ///< the one that waits longest first; some may wait no more
-  // For runs_often(): the last iteration in which a request was kept.
+  // For look_at_pace(): the last iteration in which a request was kept.
   uint64_t kept_ns_ = 0;
   uint64_t kept_iteration_ = 0;
-  bool runs_often_ = false;
+  bool is_pace_right_ = false;  ///< credit returns may wait now
   session::CreditPolicy credits_;
   base::LinkedList<Server, Server::InPathList> pathless_;  ///< sessions without a proof of their path, the oldest first
   /// All other sessions. A sweep checks the first one, and moves it to the end.

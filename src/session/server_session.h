@@ -397,9 +397,15 @@ template <size_t readable>
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ServerSession::transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send,
                                                                      Ticket&& ticket) {
-  if ((due_ & (kCancels | kMarked | kCreditReturn | kHeld)) != 0) [[unlikely]]
-    return 0;
-  return send_responses(response_mask_, wire::kFirst, now_ns, credit_limit, send, ticket);
+  uint64_t responses = response_mask_;
+  if ((due_ & (kCancels | kMarked | kCreditReturn | kHeld)) != 0) [[unlikely]] {
+    if ((due_ & (kCancels | kMarked | kCreditReturn)) != 0) return 0;
+    responses = responses_before_return();
+  }
+  const uint32_t count = send_responses(responses, wire::kFirst, now_ns, credit_limit, send, ticket);
+  if (holds_return()) [[unlikely]]
+    end_hold_of(responses & ~response_mask_);
+  return count;
 }
 
 template <size_t sendable, class Send>

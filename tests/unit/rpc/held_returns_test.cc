@@ -202,6 +202,31 @@ TEST_F(HeldReturns, none_waits_for_a_request_of_two_packets) {
   EXPECT_EQ(sent(wire::Kind::kCr), 2u);
 }
 
+TEST_F(HeldReturns, those_of_at_most_1024_sessions_wait) {
+  constexpr size_t kSessions = 1024 + 2;
+  constexpr size_t kBatch = 114;  // a ninth of the sessions; the queues of both ends have space for it
+  std::vector<Session> sessions;
+  while (sessions.size() < kSessions) sessions.push_back(open(*hosts_[1]));
+  begin_to_run_often();
+  run_for(2 * kHoldNs, kStepNs);  // its place in the queue is free again
+  sent_.clear();
+  const uint64_t begin_ns = network_.now_ns;
+  for (size_t i = 0; i < kSessions; i++) {
+    session_ = sessions[i];
+    call();
+    if ((i + 1) % kBatch != 0) continue;
+    ASSERT_TRUE(run_until([&] { return kept_.size() == i + 1; }, kHoldNs, 1));
+  }
+  ASSERT_LT(network_.now_ns, begin_ns + kHoldNs);
+  EXPECT_EQ(sent(wire::Kind::kCr), 2u);
+  for (size_t i = 0; i < kSessions; i++) {
+    answer(i);
+    if ((i + 1) % kBatch != 0) continue;
+    ASSERT_TRUE(run_until([&] { return answered_ == i + 1; }, kHoldNs, 1));
+  }
+  EXPECT_EQ(sent(wire::Kind::kCr), 2u);
+}
+
 TEST_F(HeldReturns, a_session_may_end_while_one_waits) {
   call_and_keep();
   ASSERT_TRUE(client().destroy_session(session_).ok());

@@ -828,6 +828,41 @@ TEST_F(ServerSessionTest, a_credit_return_leaves_before_an_answer_that_overtakes
   }
 }
 
+// As the answers of a burst leave, until the transport takes no more.
+TEST_F(ServerSessionTest, transmit_first__sends_the_answers_that_may_precede_a_credit_return) {
+  for (uint32_t i : {0u, 1u, 2u, 3u}) EXPECT_TRUE(hold(begin(kFirst | i)));
+  for (uint32_t i : {0u, 1u, 3u}) respond(session_->slot(i), 10);
+  uint32_t space = 1;
+  std::vector<uint32_t> answered;
+  const auto send = [&](const wire::Header& header, const std::byte*, uint32_t, detail::Buffer*) {
+    if (space == 0) return false;
+    space--;
+    EXPECT_EQ(header.number(), ++server_number_);
+    answered.push_back(header.request_number());
+    return true;
+  };
+  const auto transmit = [&] {
+    const uint32_t count = session_->transmit_first(now_, kLimit, send, [] { return uint64_t{1}; });
+    session_->check_invariants();
+    return count;
+  };
+  EXPECT_EQ(transmit(), 1u);
+  EXPECT_EQ(session_->oldest_held() & wire::kNumberMask, 3u);  // 1 is the path probe
+  space = 10;
+  EXPECT_EQ(transmit(), 1u);
+  EXPECT_EQ(session_->oldest_held() & wire::kNumberMask, 4u);
+  EXPECT_EQ(transmit(), 0u);  // slot 3 waits for slot 2
+  respond(session_->slot(2), 10);
+  EXPECT_EQ(transmit(), 2u);
+  EXPECT_FALSE(session_->holds_return());
+  EXPECT_EQ(answered, (std::vector<uint32_t>{kFirst, kFirst | 1, kFirst | 2, kFirst | 3}));
+  EXPECT_TRUE(hold(begin(kFirst + 64)));
+  receive(probe(kFirst + 64));  // a credit return is due
+  respond(session_->slot(0), 10);
+  EXPECT_EQ(transmit(), 0u);
+  EXPECT_EQ(kinds_sent(), (Kinds{Kind::kCr, Kind::kResponse}));
+}
+
 TEST_F(ServerSessionTest, an_answer_to_an_acknowledged_request_does_not_end_a_wait) {
   begin(kFirst);
   session_->owe_credit_return(now_);
