@@ -93,7 +93,7 @@ void Handlers::keep(Incoming* incoming, bool may_wait) {
   if (sessions_.release_shared_response(incoming->slot)) incoming->space = nullptr;
   incoming->note_session();
   sessions_.owe_credit_return(incoming->server, incoming->slot, may_wait);
-  if (incoming->is_stable() || context_.mailbox->make_stable(incoming)) return;
+  if (context_.mailbox->make_stable(incoming)) return;
   context_.counters.refused_no_memory++;
   incoming->slot->call = nullptr;
   fail(incoming->server, incoming->slot, wire::FailureCode::kNoMemory);

@@ -91,7 +91,7 @@ void Mailbox::end_leaving(Incoming* incoming, Incoming::Place result) {
 }
 
 bool Mailbox::make_stable(Incoming* incoming) {
-  if (!begin_leaving(incoming)) return true;
+  if (incoming->is_stable() || !begin_leaving(incoming)) return true;
   detail::Buffer* copy = arena.alloc(incoming->bytes);
   if (copy != nullptr) {
     std::memcpy(copy->data(), incoming->data, incoming->bytes);

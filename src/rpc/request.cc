@@ -31,24 +31,25 @@ void fail_with(Incoming* incoming, wire::FailureCode code, uint16_t app_code) {
   go_home(incoming);
 }
 
-/// Copies the message if it could go away meanwhile, and returns true. False: there is no memory for the copy.
-bool make_stable(Incoming* incoming) { return incoming->is_stable() || incoming->mailbox->make_stable(incoming); }
-
-/// Must be true before `data` and `bytes` are read: only the owner may read a message that is not stable.
-bool is_readable(Incoming* incoming) { return incoming->mailbox->is_owner() || make_stable(incoming); }
+/// Must return true before `data` and `bytes` are read: only the owner may read a message that is not stable. False:
+/// there is no memory for a copy.
+bool make_readable(Incoming* incoming) {
+  return incoming->mailbox->is_owner() || incoming->mailbox->make_stable(incoming);
+}
 
 }  // namespace
 
 std::span<const std::byte> Request::bytes(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return {};
-  return is_readable(incoming) ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
+  return make_readable(incoming) ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
 }
 
 std::span<const std::byte> Request::stable_bytes(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return {};
-  return make_stable(incoming) ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
+  const bool is_stable = incoming->mailbox->make_stable(incoming);
+  return is_stable ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
 }
 
 Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
@@ -56,7 +57,7 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
   const Status no_memory(Code::kNoMemory,
                          "no memory for the message: free some, or raise RpcOptions::memory_limit_bytes");
-  if (!is_readable(incoming)) return no_memory;
+  if (!make_readable(incoming)) return no_memory;
   const std::span message(incoming->data, incoming->bytes);
   memory::Arena& arena = incoming->mailbox->arena;
   detail::Buffer* buffer = nullptr;
