@@ -285,9 +285,9 @@ std::byte* Arena::take_pages(size_t pages) {
 Status Arena::grow(size_t needed_bytes) {
   const size_t mapped = bytes_mapped();
   const auto id = static_cast<uint32_t>(chunks_.size());
-  // A large arena has few chunks, because they double, and a small endpoint takes little memory. Where the system has
-  // less, a chunk has only what is needed.
-  const size_t step_bytes = options_.chunk_bytes << std::min(id, options_.doublings);
+  // A large arena has few chunks, and at most half of a small arena has never been used. Where the system has less, a
+  // chunk has only what is needed.
+  const size_t step_bytes = std::clamp(mapped, options_.chunk_bytes, options_.chunk_bytes << options_.doublings);
   const Status no_account(Code::kNoMemory, "no memory to manage message memory: free some memory");
   std::vector<Chunk> news;
   std::vector<std::pair<const std::byte*, size_t>> news_by_base;

@@ -17,7 +17,7 @@ struct ArenaOptions {
   bool giant_pages = false;        ///< try 1 GB pages before 2 MB pages
   int numa_node = -1;              ///< -1: the node of the creating thread
   size_t chunk_bytes = 32u << 20;  ///< size of the first chunk, or of one message if larger
-  uint32_t doublings = 3;          ///< each later chunk is twice as large as the one before it, this many times
+  uint32_t doublings = 3;          ///< a later chunk is as large as all before it, at most chunk_bytes << doublings
   size_t limit_bytes = SIZE_MAX;   ///< limit of the sum of all chunks; allocations beyond it fail
 };
 

@@ -355,6 +355,23 @@ TEST(Arena, shared_memory_beyond_the_file_size_limit_fails_with_the_reason) {
   EXPECT_EQ(arena.status().code(), Code::kUnavailable) << arena.status().message();
 }
 
+TEST(Arena, a_chunk_is_as_large_as_all_before_it_up_to_a_limit) {
+  ArenaOptions options = small_options();
+  options.doublings = 2;
+  Arena* const arena = make(options);
+  ASSERT_NE(arena, nullptr);
+  std::vector<detail::Buffer*> buffers;
+  while (arena->chunks().size() < 6) {
+    buffers.push_back(arena->alloc(options.chunk_bytes / 2));
+    ASSERT_NE(buffers.back(), nullptr);
+  }
+  std::vector<size_t> steps;
+  for (const Chunk& chunk : arena->chunks()) steps.push_back(chunk.bytes / options.chunk_bytes);
+  EXPECT_EQ(steps, (std::vector<size_t>{1, 1, 2, 4, 4, 4}));
+  for (detail::Buffer* buffer : buffers) Arena::release(buffer);
+  arena->orphan();
+}
+
 /// Later chunks are larger than the first ones, unless the system has only as much as a message needs.
 TEST(Arena, shared_memory_grows_by_what_is_needed_where_a_larger_chunk_fails) {
   ArenaOptions options = small_options();
