@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/instructions_per_rpc with a stand-in for valgrind, whose profile has 150.5 instructions of the client and 100 of
-the server for each RPC."""
+"""scripts/instructions_per_rpc with a stand-in for valgrind, whose profile has 150.5 instructions of the client, 10 of its
+ticks and 100 of the server for each RPC."""
 import json
 import os
 import stat
@@ -17,7 +17,8 @@ for argument; do
     --rpcs=*) rpcs=${argument#*=} ;;
   esac
 done
-printf '%s\\n' "fn=(1) client_loop" "7 $((1000 + 301 * rpcs / 2))" "fn=(2) server_loop" "9 $((100 * rpcs))" >"$profile"
+printf '%s\\n' "fn=(1) client_loop" "7 $((1000 + 301 * rpcs / 2))" "cfn=(3) tern::rpc::ClientSessions::run_ticks(unsigned long)" \\
+  "calls=1 8" "7 $((10 * rpcs))" "fn=(3)" "8 $((10 * rpcs))" "fn=(2) server_loop" "9 $((100 * rpcs))" >"$profile"
 echo "$LC_ALL" >"$NOTES/locale"
 '''
 
@@ -36,7 +37,7 @@ class Instructions(unittest.TestCase):
             done = subprocess.run([os.path.join(ROOT, 'scripts', 'instructions_per_rpc'), f'--build-dir={folder}'],
                                   env=environment, capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(json.loads(done.stdout)['metrics'], {'client': 150.5, 'server': 100, 'total': 250.5})
+            self.assertEqual(json.loads(done.stdout)['metrics'], {'client': 150.5, 'server': 100, 'total': 250.5, 'ticks': 10})
             with open(os.path.join(folder, 'locale'), encoding='utf-8') as file:
                 self.assertEqual(file.read(), 'C\n')
 
