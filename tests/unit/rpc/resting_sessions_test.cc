@@ -18,6 +18,7 @@ class RestingSessions : public VirtualWorld {
 
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(make({})); }
   void make(const RpcOptions& options) {
+    turns_a_check_ = 16;
     ASSERT_TRUE(add("10.0.0.1:1")
                     .rpc->on_request(kEcho, [](Request request) { request.respond(request.take_message().value()); })
                     .ok());
