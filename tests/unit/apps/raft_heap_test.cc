@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <span>
 #include <thread>
@@ -18,8 +19,8 @@ struct Piece {
   std::span<uint8_t> bytes;
   uint8_t fill;
 
-  bool is_intact() const {
-    return std::all_of(bytes.begin(), bytes.end(), [this](uint8_t byte) { return byte == fill; });
+  bool is_intact() const {  // by memcmp(), which sanitizers do not slow down
+    return bytes.empty() || (bytes[0] == fill && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
   }
 };
 
