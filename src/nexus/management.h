@@ -284,7 +284,7 @@ class Management {
     uint64_t told_mark = 0;       ///< the value of told_mark_ at the last notice to this endpoint
     uint64_t seen_iteration = 0;  ///< EndpointPort::iteration when it was read last
     Duration seen_at{};           ///< when that value was first read
-    size_t asked = 0;             ///< sessions in kAsked
+    size_t asked = 0;             ///< requests that it has not answered, also those whose session has ended since
     /// Offers of the endpoint's sessions. An endpoint mostly makes only one.
     std::vector<Offer> offers;
   };
@@ -366,6 +366,8 @@ class Management {
   void on_connect_request(std::string_view from, const wire::ManagementMessage& m, Duration now);
   bool answer_repetition(uint32_t peer, const wire::ManagementMessage& m);
   void ask_endpoint(LocalEndpoint& endpoint, uint32_t peer, const wire::ManagementMessage& m, Duration now);
+  bool answer_session(LocalEndpoint& endpoint, EndpointName from, uint64_t token, wire::Refusal refusal,
+                      const SessionTerms& terms, Duration now);
   uint32_t relation_named(std::string_view from, const wire::ManagementMessage& request) const;
   uint32_t relation_begun(std::string_view from, Duration now);
   /// Returns the limit that refuses another session of that address; kNone: no limit refuses it.

@@ -171,9 +171,21 @@ void Management::ask_endpoint(LocalEndpoint& endpoint, uint32_t peer, const Mana
 bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refusal, const SessionTerms& terms,
                                 Duration now) {
   see(now);
-  const auto index = static_cast<uint32_t>(token);
   LocalEndpoint* endpoint = find_endpoint(from);
-  if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return true;
+  if (endpoint == nullptr) return true;
+  const bool is_done = answer_session(*endpoint, from, token, refusal, terms, now);
+  if (is_done) {
+    CHECK(endpoint->asked, >, 0u);
+    endpoint->asked--;
+  }
+  return is_done;
+}
+
+/// answer_connect() for an endpoint that is there.
+bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint64_t token, Refusal refusal,
+                                const SessionTerms& terms, Duration now) {
+  const auto index = static_cast<uint32_t>(token);
+  if (index >= sessions_.size() || cookie_of(index) != token) return true;
   if (!reserve_notices()) return false;
   Session& session = sessions_[index];
   // The client's Nexus is gone, and the endpoint has been notified, so there is nothing to do.
@@ -188,7 +200,7 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   if (refusal != Refusal::kNone) return refuse(refusal);
   wire::ManagementTerms offered;
   const bool is_known = find_key(from.id, false, terms.session_key) != kNone;
-  if (!to_wire(terms, offered) || offered.credits == 0 || is_known || endpoint->offers.size() >= kOffersMax) {
+  if (!to_wire(terms, offered) || offered.credits == 0 || is_known || endpoint.offers.size() >= kOffersMax) {
     // The terms cannot be encoded, the key is taken, or there is no place for another offer. The endpoint's session
     // ends, because the client never learns of it.
     ControlEvent event = event_of(session, ControlEvent::Kind::kDisconnected, {});
@@ -196,7 +208,7 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
     notify(from.id, std::move(event));
     return refuse(Refusal::kOther);
   }
-  const uint32_t offer = offer_of(*endpoint, terms);
+  const uint32_t offer = offer_of(endpoint, terms);
   if (offer == kNone) return false;
   leave_keys(index);
   set_state(index, State::kUnconfirmed, now);

@@ -109,12 +109,7 @@ void Management::leave_keys(uint32_t index) {
   if (session.state == State::kConnecting || session.state == State::kUnconfirmed || session.state == State::kOpen) {
     sessions_by_key_.remove(sessions_, index, key_hash(session));
   }
-  if (session.state == State::kAsked) {
-    const auto endpoint = endpoints_.find(session.local_endpoint);
-    CHECK(endpoint != endpoints_.end());
-    endpoint->second.asked--;
-    peers_[session.peer].source->asked--;
-  }
+  if (session.state == State::kAsked) peers_[session.peer].source->asked--;
 }
 
 void Management::free_session(uint32_t index, Duration now) {

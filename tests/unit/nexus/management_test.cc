@@ -1262,6 +1262,23 @@ TEST_F(FewAllowed, strangers__with_cookies_cannot_fill_the_tables) {
   machine(kB).check_invariants();
 }
 
+/// They wait in the endpoint's memory until its loop runs, whatever becomes of the clients meanwhile.
+TEST_F(FewAllowed, limits__requests_of_clients_that_are_gone_still_wait_for_the_endpoint) {
+  Stranger stranger(machine(kB), world.now());
+  for (uint64_t run = 1; run <= 50; run += 10) {
+    for (uint64_t i = run; i < run + 10; i++) (void)stranger.knock("10.9.9." + std::to_string(i) + ":1", i, i);
+    for (int i = 0; i < 200; i++) stranger.pass(milliseconds(5));
+    EXPECT_EQ(machine(kB).sessions(), 0u);
+    machine(kB).check_invariants();
+  }
+  EXPECT_EQ(machine(kB).counters().over_limit, 40u);
+  EXPECT_EQ(stranger.accept_all(), 10u);
+  machine(kB).datagrams().clear();
+  EXPECT_FALSE(stranger.knock("10.9.9.60:1", 60, 60));
+  EXPECT_EQ(stranger.accept_all(), 1u);
+  EXPECT_EQ(machine(kB).sessions(), 1u);
+}
+
 TEST_F(FewAllowed, strangers__full_nexus_refuses_with_the_reason) {
   Stranger stranger(machine(kB), world.now());
   for (uint64_t i = 1; i <= 20; i++) {
