@@ -27,20 +27,18 @@ constexpr const char* kCounterNames[] = {
 };
 static_assert(std::size(kCounterNames) == kCounters);
 
-/// Marks the endpoint while its loop runs. In a nested call, which the library refuses, it changes nothing.
-class Running {
+/// Counts a call of the endpoint's loop while it lasts. The library refuses nested calls, and those of other threads.
+class LoopCall {
  public:
-  explicit Running(tern_endpoint* endpoint)
-      : flag_(endpoint->is_running), is_outermost_(!flag_.exchange(true, std::memory_order_relaxed)) {}
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-  ~Running() {
-    if (is_outermost_) flag_.store(false, std::memory_order_release);
+  explicit LoopCall(tern_endpoint* endpoint) : calls_(endpoint->loop_calls) {
+    calls_.fetch_add(1, std::memory_order_relaxed);
   }
+  LoopCall(const LoopCall&) = delete;
+  LoopCall& operator=(const LoopCall&) = delete;
+  ~LoopCall() { calls_.fetch_sub(1, std::memory_order_release); }
 
  private:
-  std::atomic<bool>& flag_;
-  const bool is_outermost_;
+  std::atomic<uint32_t>& calls_;
 };
 
 /// Returns ok if the endpoint has a loop to run.
@@ -59,21 +57,21 @@ using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows 
 tern_status tern_endpoint_close(tern_endpoint* endpoint, int64_t drain_ns) noexcept {
   if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
   if (drain_ns < 0) return to_c(kNegative);
-  const Running running(endpoint);
+  const LoopCall call(endpoint);
   return to_c(endpoint->rpc->close(tern::Duration(drain_ns)));
 }
 
 tern_status tern_endpoint_run(tern_endpoint* endpoint, int64_t duration_ns) noexcept {
   if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
   if (duration_ns < 0) return to_c(kNegative);
-  const Running running(endpoint);
+  const LoopCall call(endpoint);
   return to_c(endpoint->rpc->run(tern::Duration(duration_ns)));
 }
 
 tern_status tern_endpoint_run_once(tern_endpoint* endpoint, size_t* packets) noexcept {
   if (packets != nullptr) *packets = 0;
   if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
-  const Running running(endpoint);
+  const LoopCall call(endpoint);
   const auto handled = endpoint->rpc->run_once();
   if (handled.ok() && packets != nullptr) *packets = *handled;
   return to_c(handled.status());

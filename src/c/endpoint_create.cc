@@ -131,7 +131,7 @@ tern_status tern_endpoint_create(tern_nexus* nexus, const tern_endpoint_options*
   }
   object->nexus = nexus;
   object->process = tern::base::process_number();
-  object->is_running.store(false, std::memory_order_relaxed);
+  object->loop_calls.store(0, std::memory_order_relaxed);
   object->kind.store(Kind::kEndpoint, std::memory_order_relaxed);
   nexus->endpoints.fetch_add(1, std::memory_order_relaxed);
   *endpoint = object;
@@ -143,7 +143,8 @@ tern_status tern_endpoint_destroy(tern_endpoint* endpoint) noexcept {
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   // In a forked child the loop of the parent's thread does not run.
   const bool is_inherited = endpoint->process != tern::base::process_number();
-  if (endpoint->is_running.exchange(true, std::memory_order_acquire) && !is_inherited) {
+  uint32_t none = 0;
+  if (!endpoint->loop_calls.compare_exchange_strong(none, 1, std::memory_order_acquire) && !is_inherited) {
     return misuse(
         "the loop of the endpoint runs, in this thread or another: call tern_endpoint_stop(), and destroy the endpoint "
         "after tern_endpoint_run() has returned");

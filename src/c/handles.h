@@ -97,7 +97,7 @@ struct tern_nexus : tern::c::Object {
 };
 
 struct tern_endpoint : tern::c::Object {
-  std::atomic<bool> is_running{false};  ///< a thread is in its loop, in close() or in its destruction
+  std::atomic<uint32_t> loop_calls{0};  ///< calls of its loop and of close(), refused ones too; 1 in its destruction
   tern_nexus* nexus = nullptr;
   std::unique_ptr<tern::c::AnyRpc> rpc;  ///< null while it is destroyed
   tern::Endpoint* endpoint = nullptr;

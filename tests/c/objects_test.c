@@ -304,6 +304,10 @@ static void *visit(void *context) {
   return NULL;
 }
 
+static void must_not_be_destroyed(void *context) {
+  CHECK_MISUSE(tern_endpoint_destroy(context), "in this thread or another");
+}
+
 static pthread_t visiting;
 static void begin_visit(void *context) { CHECK(pthread_create(&visiting, NULL, visit, context) == 0); }
 
@@ -342,6 +346,31 @@ CASE(loop_runs_and_stops) {
   CHECK_OK(tern_endpoint_destroy(pair.client));
   CHECK_OK(tern_nexus_destroy(pair.nexus));
   CHECK(never == 0);
+}
+
+static void *call_in_wrong_thread(void *context) {
+  struct visitor *visitor = context;
+  for (int i = 0; i < 300000; ++i) {
+    CHECK_STATUS(tern_endpoint_run_once(visitor->endpoint, NULL), TERN_WRONG_THREAD, "");
+  }
+  CHECK_OK(tern_endpoint_post(visitor->endpoint, end_visit, visitor));
+  return NULL;
+}
+
+/// Calls of other threads are refused, and the loop counts as running all the same.
+CASE(running_endpoint_is_not_destroyed) {
+  struct pair pair;
+  make_pair(&pair, transport);
+  CHECK_OK(tern_endpoint_run(pair.client, 0));  // this thread is the owner
+  struct visitor visitor = {.endpoint = pair.client};
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, call_in_wrong_thread, &visitor) == 0);
+  while (visitor.posted == 0) {
+    CHECK_OK(tern_endpoint_post(pair.client, must_not_be_destroyed, pair.client));
+    CHECK_OK(tern_endpoint_run(pair.client, 1000));
+  }
+  pthread_join(thread, NULL);
+  destroy_pair(&pair);
 }
 
 CASE(cancelled_timer_never_runs) {
@@ -443,5 +472,6 @@ RUN_CASES({"names", names}, {"numbers_in_words", numbers_in_words},
           {"nexus_options_are_checked", nexus_options_are_checked},
           {"endpoint_options_are_checked", endpoint_options_are_checked},
           {"wrong_handles_are_refused", wrong_handles_are_refused}, {"loop_runs_and_stops", loop_runs_and_stops},
+          {"running_endpoint_is_not_destroyed", running_endpoint_is_not_destroyed},
           {"descriptor_wakes_foreign_loop", descriptor_wakes_foreign_loop},
           {"destruction_ends_calls", destruction_ends_calls})
