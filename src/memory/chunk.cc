@@ -143,9 +143,9 @@ void prefer_node(const Draft& draft, int node) {
 bool populate(const Draft& draft, bool is_huge) {
   if (madvise(draft.base, draft.bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  // Before Linux 5.14: huge pages were reserved by mmap; a memfd can be filled through its descriptor. For a peer its
-  // pages are holes until they are written.
-  if (is_huge) return true;
+  // Before Linux 5.14: private huge pages were reserved by mmap; a memfd can be filled through its descriptor. For a
+  // peer its pages are holes until they are written.
+  if (is_huge && draft.fd < 0) return true;
   if (fallocate(draft.fd, 0, 0, static_cast<off_t>(draft.bytes)) != 0) return false;
   for (size_t at = 0; at < draft.bytes; at += kPageBytes) draft.base[at] = std::byte{0};
   return true;

@@ -12,6 +12,10 @@
 
 #include "base/file_size.h"
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
 namespace tern::transport::shm {
 
 namespace {
@@ -49,6 +53,11 @@ std::byte* map_shared(int fd, size_t bytes, int protection, int extra_flags) {
   if (data == MAP_FAILED) return nullptr;
   ::madvise(data, bytes, MADV_DONTFORK);
   return static_cast<std::byte*>(data);
+}
+
+/// False: reading all of it would be SIGBUS. Before Linux 5.14 this is not known.
+bool populate(const Mapping& mapping) {
+  return ::madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_READ) == 0 || errno == EINVAL;
 }
 
 }  // namespace
@@ -106,18 +115,18 @@ Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKi
   if (::fstat(fd.get(), &file) != 0 || file.st_size < 0 || static_cast<size_t>(file.st_size) != bytes) {
     return Status(Code::kRefused, "shm: the peer's memory does not have the size that it announced");
   }
-  // Reading a hole among huge pages is SIGBUS where the system has no page for it. Arenas may have huge pages, because
-  // mmap() reserves all of them or fails.
   struct statfs system;
   const bool is_ordinary = ::fstatfs(fd.get(), &system) == 0 && system.f_type == TMPFS_MAGIC;
   if (kind == PeerMemoryKind::kRing && !is_ordinary) {
     return Status(Code::kRefused, "shm: a ring must lie in ordinary pages");
   }
-  // Reading a hole would allocate its page for this process. An honest peer fills its memory before it hands it over,
-  // and the seals forbid new holes. (st_blocks would also count pages behind the end, which the seals do not keep.)
-  if (is_ordinary && ::lseek(fd.get(), 0, SEEK_HOLE) != static_cast<off_t>(bytes)) {
-    return Status(Code::kRefused, "shm: the peer's memory has holes");
-  }
+  // Reading a hole would allocate its page for this process, and is SIGBUS where the process may have no more huge
+  // pages. An honest peer fills its memory before it hands it over, and the seals forbid new holes. (st_blocks also
+  // counts pages behind the end, which the seals do not keep. For huge pages there is no SEEK_HOLE; populate() finds
+  // such holes.)
+  const bool has_holes = is_ordinary ? ::lseek(fd.get(), 0, SEEK_HOLE) != static_cast<off_t>(bytes)
+                                     : static_cast<size_t>(file.st_blocks) < bytes / 512;
+  if (has_holes) return Status(Code::kRefused, "shm: the peer's memory has holes");
   if (!take(bytes)) return Status(Code::kNoMemory, "shm: peers' memory takes half of this process's address space");
   std::byte* const data = map_shared(fd.get(), bytes, PROT_READ, kind == PeerMemoryKind::kRing ? MAP_POPULATE : 0);
   if (data == nullptr) {
@@ -125,7 +134,9 @@ Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKi
     give_back(bytes);
     return shortage_or(error, {Code::kRefused, "shm: the peer's memory cannot be mapped"});
   }
-  return Mapping(data, bytes, true);
+  Mapping mapping(data, bytes, true);
+  if (!is_ordinary && !populate(mapping)) return Status(Code::kRefused, "shm: the peer's memory cannot be read");
+  return mapping;
 }
 
 }  // namespace tern::transport::shm

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "huge_pages.h"
 #include "shm_fixture.h"
 #include "transport/shm/shm_memory.h"
 #include "transport/shm/shm_socket.h"
@@ -378,6 +379,19 @@ TEST_F(ShmHostile, chunks__beyond_the_rules_end_the_peer) {
   ASSERT_EQ(shm::send_chunk(raw.socket.get(), 3, 1 << 20, sealed.get()), shm::SendResult::kSent);
   EXPECT_TRUE(raw.is_refused(victim));
   EXPECT_EQ(victim->counters().peers_refused, 9u);
+}
+
+TEST_F(ShmHostile, chunks__of_huge_pages_with_a_hole_end_the_peer) {
+  constexpr size_t kHugePage = 2 << 20;
+  if (test::unused_huge_pages() < 2) GTEST_SKIP() << "no two free huge pages";
+  Descriptor holes(::memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  ASSERT_EQ(::ftruncate(holes.get(), 2 * kHugePage), 0);
+  ASSERT_EQ(::fallocate(holes.get(), 0, 0, kHugePage), 0);
+  ASSERT_EQ(::fcntl(holes.get(), F_ADD_SEALS, kAllSeals), 0);
+  RawPeer raw(victim);
+  raw.join(victim);
+  ASSERT_EQ(shm::send_chunk(raw.socket.get(), 0, 2 * kHugePage, holes.get()), shm::SendResult::kSent);
+  EXPECT_TRUE(raw.is_refused(victim));
 }
 
 TEST_F(ShmHostile, consumed__impossible_count_fills_its_own_ring_only) {
