@@ -113,13 +113,14 @@ TYPED_TEST(ManySessionsTest, a_session_with_one_call_after_the_other_reports_its
   const auto has_all = [&] { return std::all_of(burst.begin(), burst.end(), [](auto& o) { return o.runs == 1; }); };
   ASSERT_TRUE(this->world_.run_until(has_all));
   EXPECT_GE(server.census().response_bytes, 8 * 5000u);
-  bool is_over = false;
+  bool is_over = false, has_ended = false;
   size_t calls = 0;
   std::function<void()> call_again = [&] {
     calls++;
     auto call = this->world_.client->enqueue_request(sessions[kBusy], kEcho, message(*this->world_.client, "x"),
                                                      this->world_.client->alloc_msgbuf(1), [&](Completion& done) {
                                                        EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                       has_ended = is_over;
                                                        if (!is_over) call_again();
                                                      });
     ASSERT_TRUE(call.ok()) << call.status().message();
@@ -133,7 +134,7 @@ TYPED_TEST(ManySessionsTest, a_session_with_one_call_after_the_other_reports_its
   EXPECT_LT(server.census().response_bytes, 2 * 5000u) << "after " << calls << " calls";
   kept.clear();
   EXPECT_TRUE(this->world_.run_until(
-      [&] { return std::all_of(waiting.begin(), waiting.end(), [](auto& o) { return o.runs == 1; }); }));
+      [&] { return has_ended && std::all_of(waiting.begin(), waiting.end(), [](auto& o) { return o.runs == 1; }); }));
 }
 
 TYPED_TEST(ManySessionsTest, words_of_strangers_are_looked_at_without_harm) {
