@@ -293,7 +293,7 @@ void EndpointCore::read_control_events() {
         on_peer_gone(event);
         break;
       case Kind::kAskLife:
-        life_signs_.on_question(event, server_sessions_.credit_epoch());
+        life_signs_.on_question(event);
         break;
       case Kind::kLiveness:
         client_sessions_.on_liveness(event);

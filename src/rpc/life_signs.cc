@@ -20,29 +20,39 @@ constexpr uint64_t kReadTimeouts = 8;
 
 }  // namespace
 
-void LifeSigns::on_question(nexus::ControlEvent& event, uint64_t credit_epoch) {
+void LifeSigns::on_question(nexus::ControlEvent& event) {
   Run* run = peers_.find_run(event.peer.boot_id);
   if (run == nullptr) return;
-  if (credit_epoch != run->life_epoch) run->life_epoch_before = std::exchange(run->life_epoch, credit_epoch);
-  if (note_sign(event) || !base::try_reserve(questions_, questions_.size() + 1)) return;
+  const bool is_alive = note_sign(event);
+  run->life_asked_ns = context_.now_ns;
+  run->life_packets = signs_of(*run).packets;
+  if (is_alive || !base::try_reserve(questions_, questions_.size() + 1)) return;
   questions_.push_back({std::move(event), kLooks});
   context_.agenda.at_latest(context_.now_ns);
 }
 
-/// Returns true if there was a sign of the peer's life. A server session notes only the credit epoch of packets of the
-/// common case, so an epoch after that of the last question is such a sign.
+LifeSigns::Signs LifeSigns::signs_of(const Run& run) {
+  Signs signs;
+  for (const Client* client = run.clients.first(); client != nullptr; client = run.clients.after(client)) {
+    signs.heard_ns = std::max(signs.heard_ns, client->session.last_answer_ns());
+  }
+  for (const Server* server = run.servers.first(); server != nullptr; server = run.servers.after(server)) {
+    if (server->is_pathless) continue;
+    signs.heard_ns = std::max(signs.heard_ns, server->heard_ns);
+    signs.packets += server->session.packets_received();
+  }
+  return signs;
+}
+
+/// Returns true if there was a sign of the peer's life since the time that the question tells. A server session does
+/// not note the time of packets of the common case. They count if they came after an earlier question that was asked at
+/// that time or later.
 bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
   const Run* run = peers_.find_run(question.peer.boot_id);
   if (run == nullptr) return false;
-  uint64_t heard_ns = 0;
-  for (const Client* client = run->clients.first(); client != nullptr; client = run->clients.after(client)) {
-    heard_ns = std::max(heard_ns, client->session.last_answer_ns());
-  }
-  for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
-    if (server->is_pathless) continue;
-    const bool is_news = server->session.heard_epoch > run->life_epoch_before;
-    heard_ns = std::max(heard_ns, is_news ? context_.now_ns : server->heard_ns);
-  }
+  const Signs signs = signs_of(*run);
+  const bool has_news = run->life_asked_ns >= question.since_ns && signs.packets > run->life_packets;
+  const uint64_t heard_ns = has_news ? context_.now_ns : signs.heard_ns;
   if (heard_ns <= question.since_ns) return false;
   nexus::EndpointPort::note_life(question, heard_ns);
   return true;

@@ -18,8 +18,8 @@ class TERN_API LifeSigns {
  public:
   LifeSigns(EndpointContext& context, Peers& peers) : context_(context), peers_(peers) {}
 
-  /// Takes a question of the Nexus (ControlEvent::Kind::kAskLife). `credit_epoch`: the server sessions' present epoch.
-  void on_question(nexus::ControlEvent& event, uint64_t credit_epoch);
+  /// Takes a question of the Nexus (ControlEvent::Kind::kAskLife).
+  void on_question(nexus::ControlEvent& event);
   /// Tries to answer the questions that wait. `has_read_all`: this iteration has found nothing to receive.
   void answer(bool has_read_all);
   /// Called in each run_due() that checks everything. `idle_iterations`: iterations so far that received nothing.
@@ -34,6 +34,11 @@ class TERN_API LifeSigns {
     nexus::ControlEvent event;
     uint32_t looks_left;
   };
+  struct Signs {
+    uint64_t heard_ns = 0;  ///< latest time of a packet whose time was noted
+    uint64_t packets = 0;   ///< packets that the server sessions have received
+  };
+  static Signs signs_of(const Run& run);
   bool note_sign(const nexus::ControlEvent& question);
 
   EndpointContext& context_;

@@ -90,8 +90,8 @@ struct Run {
   uint32_t abandoned = 0;  ///< the run's part of Host::abandoned; each of these requests keeps the run
   base::LinkedList<Client, InRun> clients;
   base::LinkedList<Server, InRun> servers;
-  /// Credit epochs of two questions whether the run lives: the last question, and the last question before its epoch.
-  uint64_t life_epoch = UINT64_MAX, life_epoch_before = UINT64_MAX;
+  uint64_t life_asked_ns = 0;  ///< time of the last question whether the run lives
+  uint64_t life_packets = 0;   ///< packets that its server sessions had received at that time
   RunAccount accounts[kBudgets];
 };
 

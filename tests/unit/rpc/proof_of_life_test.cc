@@ -146,6 +146,36 @@ class Cluster {
   std::vector<Session> sessions;
 };
 
+// Answers to requests that it has kept are no packets of the client.
+TEST(ProofOfLife, answers_to_a_dead_client_are_no_sign_of_its_life) {
+  Cluster cluster(1);
+  for (int i = 0; i < 8; i++) {
+    cluster.call(0, kHold);
+    cluster.simulation->run_for(300ms);
+  }
+  cluster.simulation->run_for(250ms);  // no answer is due in this time
+  ASSERT_TRUE(cluster.simulation->host(0).crash().ok());
+  cluster.simulation->run_for(600ms);
+  EXPECT_EQ(cluster.server().counters().sessions_failed, 1u);
+}
+
+TEST(ProofOfLife, packets_before_a_doubt_are_no_sign_of_life_after_it_began) {
+  Cluster cluster(1);
+  const auto call_often = [&](int calls) {
+    for (int i = 0; i < calls; i++) {
+      cluster.call(0, kWork);
+      cluster.simulation->run_for(10ms);
+    }
+  };
+  cluster.loses_pings = true;
+  call_often(40);  // a first doubt, in which the endpoint is asked
+  cluster.loses_pings = false;
+  call_often(100);
+  ASSERT_TRUE(cluster.simulation->host(0).crash().ok());
+  cluster.simulation->run_for(600ms);
+  EXPECT_EQ(cluster.server().counters().sessions_failed, 1u);
+}
+
 // The server receives only probes of a waiting client.
 TEST(ProofOfLife, probes_of_a_waiting_client_count) {
   Cluster cluster(1);
