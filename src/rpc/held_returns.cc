@@ -34,7 +34,7 @@ uint8_t ServerSessions::least_limit(const Server* server) const {
 
 void ServerSessions::queue_held(Server* server) {
   const auto& session = server->session;
-  held_.push({session.local_key(), session.oldest_held(), context_.now_ns + hold_ns_});
+  held_.push({session.local_key(), session.newest(), context_.now_ns + hold_ns_});
   context_.agenda.at_latest(held_.front().until_ns);
 }
 
@@ -54,7 +54,8 @@ void ServerSessions::run_held() {
     Server* server = table_.find(held.key);
     if (server == nullptr) continue;  // the session has ended
     const bool is_held = server->session.holds_return();
-    const bool is_over = is_held && (server->session.oldest_held() == held.oldest || !is_pace_right_);
+    const bool is_over =
+        is_held && (!is_pace_right_ || static_cast<int32_t>(held.newest - server->session.oldest_held()) >= 0);
     server->is_in_held = is_held && !is_over;
     if (is_over) {
       server->session.return_held();

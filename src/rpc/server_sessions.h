@@ -193,7 +193,7 @@ class TERN_API ServerSessions {
   /// A session whose credit return waits.
   struct Held {
     uint32_t key = 0;
-    uint32_t oldest = 0;  ///< ServerSession::oldest_held() when this was queued
+    uint32_t newest = 0;  ///< ServerSession::newest() when this was queued
     uint64_t until_ns = 0;
   };
 

@@ -9,11 +9,11 @@
 namespace tern::session {
 
 bool ServerSession::try_hold(const ServerSlot* slot, uint8_t credit_limit) {
-  const auto newest = static_cast<uint32_t>(received_.largest());
-  const uint32_t oldest = holds_return() ? cr_number_ : newest;
+  const uint32_t number = newest();
+  const uint32_t oldest = holds_return() ? cr_number_ : number;
   // A client that has used half of its credits gets them back at once. Above 128 a limit means more than its value.
-  const bool has_credits = 2 * (newest - oldest + 1) <= credit_limit;
-  if ((due_ & ~kHeld) != 0 || slot->echo != newest || !has_credits) return false;
+  const bool has_credits = 2 * (number - oldest + 1) <= credit_limit;
+  if ((due_ & ~kHeld) != 0 || slot->echo != number || !has_credits) return false;
   cr_number_ = oldest;
   due_ |= kHeld;
   return true;
@@ -22,14 +22,14 @@ bool ServerSession::try_hold(const ServerSlot* slot, uint8_t credit_limit) {
 void ServerSession::return_held() {
   CHECK(holds_return());
   due_ = static_cast<uint8_t>((due_ | kCreditReturn) & ~kHeld);
-  const auto newest = static_cast<uint32_t>(received_.largest());
-  cr_number_ = newest - 1;  // not the newest: its hold time is not known (clause 4.2.3)
+  const uint32_t number = newest();
+  cr_number_ = number - 1;  // not the newest: its hold time is not known (clause 4.2.3)
   for (uint32_t i = 0; i < window_; i++) {
     const ServerSlot* slot = slot_at(i);
-    if (slot == nullptr || slot->echo != newest) continue;
+    if (slot == nullptr || slot->echo != number) continue;
     // The slot of an answer that has left may have a later time.
     if (!is_busy(*slot) && (response_mask_ & bit_of(slot)) == 0) continue;
-    cr_number_ = newest;
+    cr_number_ = number;
     cr_since_ns_ = slot->received_ns;
   }
 }
@@ -60,7 +60,7 @@ void ServerSession::end_hold_of(uint64_t responses) {
   for (; responses != 0; responses &= responses - 1) {
     if (slots_[base::lowest_bit(responses)]->echo == cr_number_) cr_number_++;
   }
-  if (cr_number_ == static_cast<uint32_t>(received_.largest()) + 1) due_ &= static_cast<uint8_t>(~kHeld);
+  if (cr_number_ == newest() + 1) due_ &= static_cast<uint8_t>(~kHeld);
 }
 
 }  // namespace tern::session

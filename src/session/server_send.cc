@@ -63,7 +63,7 @@ void ServerSession::prepare_credit_return(uint64_t now_ns, uint8_t credit_limit,
   for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
   packet.payload_bytes = sizeof(words);
   // The packet with the largest number may be a later packet, which has its own answer.
-  const auto echo = static_cast<uint32_t>(received_.largest());
+  const uint32_t echo = newest();
   const uint64_t hold_ns = cr_number_ == echo ? now_ns - cr_since_ns_ : UINT64_MAX;
   packet.header = next_header(wire::Kind::kCr, echo_flag(), 0, echo, hold_ns, credit_limit, 0);
 }

@@ -215,7 +215,7 @@ void ServerSession::check_invariants() const {
   CHECK((due_ & kCancels) != 0, ==, cancelled_mask_ != 0);
   CHECK((due_ & kRanges) != 0, ==, !ranges_.empty());
   CHECK((due_ & (kHeld | kCreditReturn)), !=, kHeld | kCreditReturn);
-  if (holds_return()) CHECK(static_cast<int32_t>(static_cast<uint32_t>(received_.largest()) - cr_number_), >=, 0);
+  if (holds_return()) CHECK(static_cast<int32_t>(newest() - cr_number_), >=, 0);
   if (!is_open_) {
     CHECK(response_mask_ | cancelled_mask_, ==, 0u);
     return;

@@ -112,20 +112,20 @@ class TERN_API ServerSession {
     slot->response_bytes = static_cast<uint32_t>(code) << 16 | app_code;
     response_mask_ |= bit_of(slot);
   }
+  /// Number of the newest packet that has arrived; low half.
+  uint32_t newest() const { return static_cast<uint32_t>(received_.largest()); }
   /// Makes a credit return due in this iteration, for a packet that arrives now. `number`: at least its low half.
   void owe_credit_return(uint64_t number, uint64_t now_ns) {
     if (holds_return()) [[unlikely]]
       return_held();
     // The credit return of a late packet tells the hold time of the newest one, if it is due already.
     const auto low = static_cast<uint32_t>(number);
-    if (low == static_cast<uint32_t>(received_.largest()) || (due_ & kCreditReturn) == 0) [[likely]] {
+    if (low == newest() || (due_ & kCreditReturn) == 0) [[likely]] {
       cr_since_ns_ = now_ns;
       cr_number_ = low;
     }
     due_ |= kCreditReturn;
   }
-  /// The same for the newest packet that has arrived. For tests.
-  void owe_credit_return(uint64_t now_ns) { owe_credit_return(received_.largest(), now_ns); }
   /// Lets the credit return wait for the slot's request, a packet of one credit that has just arrived and will be
   /// answered later. Its answer then takes the place of the credit return (clause 4.2.6), or the caller ends the wait
   /// with return_held(). False: it must not wait. `credit_limit`: the least that the client may know.
@@ -402,10 +402,7 @@ template <class Send, class Ticket>
     if ((due_ & (kCancels | kMarked | kCreditReturn)) != 0) return 0;
     responses = responses_before_return();
   }
-  const uint32_t count = send_responses(responses, wire::kFirst, now_ns, credit_limit, send, ticket);
-  if (holds_return()) [[unlikely]]
-    end_hold_of(responses & ~response_mask_);
-  return count;
+  return send_responses(responses, wire::kFirst, now_ns, credit_limit, send, ticket);
 }
 
 template <size_t sendable, class Send>
@@ -433,6 +430,7 @@ template <size_t sendable, class Send>
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ServerSession::send_responses(uint64_t mask, uint8_t flags, uint64_t now_ns,
                                                                      uint8_t credit_limit, Send& send, Ticket& ticket) {
+  const uint64_t responses = mask;
   const uint64_t others = response_mask_ & ~mask;
   ServerSlot* const* const slots = slots_;
   const uint32_t payload_bytes_max = payload_bytes_max_;
@@ -455,6 +453,8 @@ template <class Send, class Ticket>
   }
   response_mask_ = mask | others;
   next_number_ += number - first;
+  if (holds_return()) [[unlikely]]
+    end_hold_of(responses & ~mask);
   return number - first;
 }
 
@@ -465,7 +465,6 @@ ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limi
   if (responses != 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
     const uint32_t count = send_responses(responses, flags, now_ns, credit_limit, send, ticket);
-    if (holds_return()) end_hold_of(responses & ~response_mask_);
     if (count == 0) return Turn::kRefused;
     due_ &= ~kMarked;
     packets += count;

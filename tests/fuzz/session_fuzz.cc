@@ -233,7 +233,7 @@ class Target {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_)) {
         if (op % 32 < 16) {
           server_->defer(slot);
-          if (op % 2 == 0 || !server_->try_hold(slot, 64)) server_->owe_credit_return(now_);
+          if (op % 2 == 0 || !server_->try_hold(slot, 64)) server_->owe_credit_return(server_->newest(), now_);
           return;
         }
         const uint32_t bytes = header.request_type() + op;  // of one packet, or of two
@@ -247,7 +247,7 @@ class Target {
     const ServerVerdict verdict = server_->on_packet(header, payload, now_, offers_);
     if (verdict.was_assembled) offers_.arriving_bytes -= verdict.started->request_bytes;
     BufferDeleter()(verdict.message);
-    if (verdict.started != nullptr) server_->owe_credit_return(now_);
+    if (verdict.started != nullptr) server_->owe_credit_return(server_->newest(), now_);
     if (verdict.wants_pair) server_->owe_pair_reply(kPairToken + op % 2);
   }
   void pump(Input& in) {

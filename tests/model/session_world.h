@@ -605,7 +605,7 @@ class World {
     slot->call = call;
     if (call->plan.answers_later) {
       const bool holds = options_.holds_returns && server_->try_hold(slot, options_.credit_limits[0]);
-      if (!holds) server_->owe_credit_return(now_ns_);
+      if (!holds) server_->owe_credit_return(server_->newest(), now_ns_);
     } else {
       answer_call(*call, answers_at_once);
     }

@@ -121,6 +121,29 @@ TEST_F(HeldReturns, every_request_of_a_stream_is_acknowledged_in_time) {
   EXPECT_TRUE(run_until([&] { return answered_ == 8; }, 1'000'000, kStepNs));
 }
 
+// The oldest one changes with each answer, and none of them waits for longer because of that.
+TEST_F(HeldReturns, none_waits_longer_while_older_requests_are_answered_in_turn) {
+  const uint64_t begin_ns = network_.now_ns;
+  constexpr uint64_t kShortStepNs = 100;
+  for (size_t i = 0; i < 5; i++) {
+    call();
+    ASSERT_TRUE(run_until([&] { return kept_.size() == i + 1; }, 1'000'000, kShortStepNs));
+  }
+  ASSERT_EQ(sent(wire::Kind::kCr), 0u);
+  ASSERT_LT(network_.now_ns, begin_ns + kHoldNs);
+  const uint64_t last_ns = network_.now_ns;
+  for (size_t i = 0; i < 4; i++) {
+    answer(i);
+    run_for(kHoldNs, kShortStepNs);
+  }
+  const auto first_return =
+      std::find_if(sent_.begin(), sent_.end(), [](const auto& packet) { return packet.first == wire::Kind::kCr; });
+  ASSERT_NE(first_return, sent_.end());
+  EXPECT_LE(first_return->second, last_ns + 2 * kHoldNs + 9 * kShortStepNs);
+  answer(4);
+  EXPECT_TRUE(run_until([&] { return answered_ == 5; }, 1'000'000, kShortStepNs));
+}
+
 // It may know a low limit, and wait for credits.
 TEST_F(HeldReturns, only_one_waits_for_a_client_that_has_had_no_answer_lately) {
   run_for(30'000'000, 2'000);

@@ -147,7 +147,7 @@ class ServerSessionTest : public testing::Test {
   /// As an endpoint does for a request that its handler keeps. False: the credit return is due.
   bool hold(const ServerSlot* slot, uint8_t limit = 64) {
     const bool holds = session_->try_hold(slot, limit);
-    if (!holds) session_->owe_credit_return(now_);
+    if (!holds) session_->owe_credit_return(session_->newest(), now_);
     session_->check_invariants();
     return holds;
   }
@@ -725,7 +725,7 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
     receive(probe(kFirst));
   }
   now_ += 160;
-  session_->owe_credit_return(now_);  // the hold time is that of the newest packet
+  session_->owe_credit_return(session_->newest(), now_);  // the hold time is that of the newest packet
   now_ += 16;
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 1u);
@@ -743,7 +743,7 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
 // trip too short.
 TEST_F(ServerSessionTest, credit_return_with_the_number_of_a_later_packet_tells_no_hold_time) {
   begin(kFirst);
-  session_->owe_credit_return(now_);
+  session_->owe_credit_return(session_->newest(), now_);
   now_ += 100'000;
   respond(begin(kFirst + 1), 10);
   const auto packets = sent();
@@ -865,7 +865,7 @@ TEST_F(ServerSessionTest, transmit_first__sends_the_answers_that_may_precede_a_c
 
 TEST_F(ServerSessionTest, an_answer_to_an_acknowledged_request_does_not_end_a_wait) {
   begin(kFirst);
-  session_->owe_credit_return(now_);
+  session_->owe_credit_return(session_->newest(), now_);
   sent();
   EXPECT_TRUE(hold(begin(kFirst | 1)));
   respond(session_->slot(0), 10);
@@ -1161,7 +1161,7 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
     const auto packets = sent();
     ASSERT_EQ(packets.size(), 1u);
     EXPECT_NE(flags(packets[0]), 0);
-    session_->owe_credit_return(now_);
+    session_->owe_credit_return(session_->newest(), now_);
     EXPECT_EQ(flags(sent().at(0)), 0);
   };
   ServerSlot* slot = begin(kFirst, 10);
@@ -1179,7 +1179,7 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
   session_->fail(marked(request(kFirst + 64, 10), 10).started, wire::FailureCode::kApplication, 1);
   is_echoed_once();  // the failure
   marked(client_header(Kind::kCancel, kFirst + 64, 0, kSessionToken));
-  session_->owe_credit_return(now_);
+  session_->owe_credit_return(session_->newest(), now_);
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 2u);
   EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
@@ -1188,7 +1188,7 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
   // A packet that proves nothing, or a report, causes no echo.
   marked(client_header(Kind::kProbe, kFirst, 0, kSessionToken ^ 1));
   marked(client_header(Kind::kReport, 0, 0, kSessionToken));
-  session_->owe_credit_return(now_);
+  session_->owe_credit_return(session_->newest(), now_);
   EXPECT_EQ(flags(sent().at(0)), 0);
 }
 
@@ -1612,7 +1612,7 @@ TEST_F(ServerSessionTest, refused_packet_changes_nothing) {
   sent();
   EXPECT_TRUE(ask(kFirst, 1, 2));
   receive(probe(kFirst));
-  session_->owe_credit_return(now_);
+  session_->owe_credit_return(session_->newest(), now_);
   respond(begin(kFirst | 1), 3);
   cancel(kFirst | 2);
   const auto refuse = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
