@@ -107,6 +107,15 @@ void ClientSessions::run_backing_off() {
   }
 }
 
+/// True if calls of earlier attempts of the session of dead_[index] have not ended.
+bool ClientSessions::has_earlier_calls(size_t index) const {
+  const Client* client = dead_[index];
+  if (client->public_name == client->name) return false;  // it does not reconnect
+  return std::any_of(dead_.begin(), dead_.begin() + static_cast<ptrdiff_t>(index), [&](const Client* earlier) {
+    return earlier->public_name == client->public_name && has_calls_to_end(earlier);
+  });
+}
+
 // ---- Coroutines that wait for a session ----
 
 Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaiter* waiter) {
@@ -136,8 +145,8 @@ void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter
 }
 
 /// Resumes all waiters of a session that has opened or ended (`status`). A waiter may end the wait of others, or wait
-/// for another session.
-void ClientSessions::resume_waiters(Client* client, Status status) {
+/// for another session. An exception of the program ends the process, as in every callback.
+void ClientSessions::resume_waiters(Client* client, Status status) noexcept {
   while (client->extras != nullptr && client->extras->waiters != nullptr) {
     detail::SessionWaiter* const waiter = client->extras->waiters;
     client->extras->waiters = waiter->next;

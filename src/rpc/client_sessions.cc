@@ -231,7 +231,10 @@ Status ClientSessions::destroy(Session session) {
 
 SessionInfo ClientSessions::info(Session session) const {
   const Client* client = find(session);
-  return client != nullptr ? info(client) : context_.ended.info(session);
+  if (client != nullptr) return info(client);
+  SessionInfo info = context_.ended.info(session);
+  info.is_client = true;
+  return info;
 }
 
 SessionInfo ClientSessions::info(const Client* client) {
@@ -358,7 +361,7 @@ void ClientSessions::announce_ends() {
   for (size_t i = 0; i < dead_.size(); i++) {
     Client* client = dead_[i];
     if (client->is_end_announced) continue;
-    if (!client->is_replaced && has_calls_to_end(client)) continue;
+    if (!client->is_replaced && (has_calls_to_end(client) || has_earlier_calls(i))) continue;
     client->is_end_announced = true;
     const SessionState state = client->is_replaced ? SessionState::kConnecting : SessionState::kEnded;
     context_.announce({Session{client->public_name}, true, state, client->end_status});

@@ -271,7 +271,8 @@ class TERN_API ClientSessions {
   void forget_reconnect(Client* client);
   bool replace(Client* client);
   void run_backing_off();
-  void resume_waiters(Client* client, Status status);
+  bool has_earlier_calls(size_t index) const;
+  void resume_waiters(Client* client, Status status) noexcept;
   // client_opening.cc
   Status refusal_of_terms(const Client* client, const nexus::SessionTerms& terms) const;
   void begin_path_proof(Client* client, const nexus::ControlEvent& event);

@@ -196,6 +196,7 @@ TYPED_TEST(Reconnect, destroy_session_ends_an_open_and_a_pausing_session) {
     EXPECT_EQ(world.call(this->session_, kEcho, "x", refused).code(), Code::kSessionReset);
     world.run_until([&] { return this->count(SessionState::kEnded) == 1; });
     EXPECT_EQ(this->heard.back().status.code(), Code::kCancelled);
+    EXPECT_TRUE(world.client->session_info(this->session_).is_client);
     world.turns(20);
     this->check();
     const auto census = rpc::EndpointCore::of(*world.client).census();

@@ -46,6 +46,7 @@ class FilteredImpl : public transport::Layer<transport::FakeImpl> {
             detail::Buffer* buffer) {
     return (filter_ && !filter_(header, len)) || inner_->send(peer, header, data, len, buffer);
   }
+  transport::FakeImpl& fake() { return *inner_; }
 
  private:
   FilteredImpl(std::unique_ptr<transport::FakeImpl> inner, Filter filter)
