@@ -105,7 +105,9 @@ class [[nodiscard]] SleepAwaitable {
   SleepAwaitable(const SleepAwaitable&) = delete;
   SleepAwaitable& operator=(const SleepAwaitable&) = delete;
   ~SleepAwaitable() {
-    if (std::exchange(waiting_, nullptr)) (void)endpoint_.cancel_timer(timer_);
+    if (!waiting_) return;
+    alarm_->forget();  // the endpoint may refuse to cancel the timer, for example in another thread
+    (void)endpoint_.cancel_timer(timer_);
   }
 
   bool await_ready() const noexcept { return false; }
@@ -125,16 +127,21 @@ class [[nodiscard]] SleepAwaitable {
   /// The function of a timer. It is destroyed without a run when the endpoint closes.
   class Alarm {
    public:
-    explicit Alarm(SleepAwaitable* sleeper) : sleeper_(sleeper) {}
-    Alarm(Alarm&& other) noexcept : sleeper_(std::exchange(other.sleeper_, nullptr)) {}
+    explicit Alarm(SleepAwaitable* sleeper) : sleeper_(sleeper) { sleeper_->alarm_ = this; }
+    Alarm(Alarm&& other) noexcept : sleeper_(std::exchange(other.sleeper_, nullptr)) {
+      if (sleeper_ != nullptr) sleeper_->alarm_ = this;
+    }
     Alarm& operator=(Alarm&&) = delete;
     ~Alarm() {
       if (sleeper_ != nullptr) sleeper_->wake(Status(Code::kCancelled, "the endpoint was closed"));
     }
-    void operator()() { std::exchange(sleeper_, nullptr)->wake(Status()); }
+    void operator()() {
+      if (sleeper_ != nullptr) std::exchange(sleeper_, nullptr)->wake(Status());
+    }
+    void forget() { sleeper_ = nullptr; }
 
    private:
-    SleepAwaitable* sleeper_;
+    SleepAwaitable* sleeper_;  ///< null: it was destroyed, or this object was moved from
   };
   void wake(Status status) {
     if (!waiting_) return;
@@ -145,6 +152,7 @@ class [[nodiscard]] SleepAwaitable {
   Endpoint& endpoint_;
   Duration delay_;
   TimerId timer_;
+  Alarm* alarm_ = nullptr;  ///< the timer's function, while a coroutine waits
   Status status_;
   std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
 };

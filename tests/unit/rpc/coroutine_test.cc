@@ -409,6 +409,35 @@ TEST_F(CoroutineDeathTest, exception_in_a_coroutine_ends_the_process) {
       "terminate called");
 }
 
+/// A coroutine whose exceptions leave resume().
+struct Thrower {
+  struct promise_type {
+    Thrower get_return_object() noexcept { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() noexcept {}
+    void unhandled_exception() { throw; }
+  };
+};
+
+TEST_F(CoroutineDeathTest, exception_of_a_coroutine_that_waited_for_a_session_ends_the_process) {
+  EXPECT_DEATH(
+      {
+        World<Shm> world;
+        world.make();
+        const Session session = world.client->create_session(world.server_nexus->uri()).value();
+        [](Endpoint& endpoint, Session to) -> Thrower {
+          (void)co_await endpoint.opened(to);
+          throw 1;
+        }(*world.client, session);
+        try {
+          world.run_until([&] { return world.client->is_open(session); });
+        } catch (int) {
+        }
+      },
+      "terminate called");
+}
+
 TEST(CoroutineOwner, may_destroy_a_coroutine_that_has_ended_or_never_called) {
   World<Shm> world;
   ASSERT_NO_FATAL_FAILURE(world.make());

@@ -113,6 +113,29 @@ TYPED_TEST(CoroutineWaits, frame_may_be_destroyed_while_it_sleeps_or_waits_for_a
   EXPECT_FALSE(has_gone_on);
 }
 
+// The endpoint refuses to cancel the timer, which must not resume the coroutine later.
+TYPED_TEST(CoroutineWaits, frame_may_be_destroyed_in_another_thread_while_the_loop_does_not_run) {
+  auto& client = *this->world.client;
+  bool has_gone_on = false;
+  const auto begin = [&] {
+    return [](Endpoint& endpoint, bool& gone_on) -> Owned {
+      (void)co_await endpoint.sleep(milliseconds(1));
+      gone_on = true;
+    }(client, has_gone_on);
+  };
+  Owned first = begin(), second = begin();
+  std::thread([&] { first.frame.destroy(); }).join();
+  std::optional<Status> slept;
+  begin_sleep(client, milliseconds(2), slept);
+  this->world.run_until([&] { return slept.has_value(); });
+  EXPECT_TRUE(std::exchange(has_gone_on, false)) << "the second one";
+  second.frame.destroy();
+  Owned third = begin();
+  std::thread([&] { third.frame.destroy(); }).join();
+  this->world.client.reset();
+  EXPECT_FALSE(has_gone_on);
+}
+
 TYPED_TEST(CoroutineWaits, opened__goes_on_when_the_session_is_open) {
   auto& client = *this->world.client;
   const Session session = this->begin();
