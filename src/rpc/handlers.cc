@@ -196,8 +196,8 @@ void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, const Timed& ti
 /// other handlers. Its credit return does not wait, because other handlers that take long may run first.
 void Handlers::let_wait(Incoming* incoming) {
   keep(incoming, false);
-  if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
-  incoming->space = nullptr;                                      // that buffer belongs to the loop
+  if (incoming->server == nullptr) return context_.mailbox->give_incoming(incoming);  // no memory: failed already
+  incoming->space = nullptr;                                                          // that buffer belongs to the loop
   incoming->waits_in_loop = true;
   waiting_.add(incoming);
   context_.agenda.at_latest(context_.now_ns);
@@ -228,7 +228,7 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_w
   keep(incoming, may_wait);
   if (incoming->server == nullptr) {  // no memory: failed already
     context_.counters.requests_handled--;
-    return on_answered(incoming);
+    return context_.mailbox->give_incoming(incoming);
   }
   incoming->space = nullptr;  // that buffer belongs to the loop
   has_submitted_ = true;
@@ -254,6 +254,7 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
           // After close() the handler may be destroyed. The Request then only returns to its mailbox.
           if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
           if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
+            incoming->answer = Incoming::Answer::kNotRun;
             mailbox->push_answered(incoming);
           } else {
             call(*handler, incoming);
@@ -291,20 +292,25 @@ detail::Buffer* Handlers::take_response_buffer(Incoming* incoming) {
   return sessions_.take_response(slot);
 }
 
+/// Takes a request out of the count of handlers that have run, if none has run for it.
+void Handlers::count_unless_run(const Incoming* incoming) {
+  const bool is_late =
+      incoming->answer == Incoming::Answer::kFailure && incoming->failure == wire::FailureCode::kDeadline;
+  if (is_late) context_.counters.refused_deadline++;
+  if (is_late || incoming->answer == Incoming::Answer::kNotRun) context_.counters.requests_handled--;
+}
+
 void Handlers::on_answered(Incoming* incoming) {
+  const bool is_response = incoming->answer == Incoming::Answer::kResponse;
+  if (!is_response) count_unless_run(incoming);
   Server* server = incoming->server;
   if (server == nullptr) {
     sessions_.on_abandoned_answered(incoming);
     return context_.mailbox->give_incoming(incoming);
   }
   ServerSlot* slot = incoming->slot;
-  const bool is_response = incoming->answer == Incoming::Answer::kResponse;
   trace_answer(server, slot, is_response ? incoming->response->length_bytes : 0);
   if (!is_response) {
-    if (incoming->failure == wire::FailureCode::kDeadline) {
-      context_.counters.refused_deadline++;
-      context_.counters.requests_handled--;
-    }
     server->session.fail(slot, incoming->failure, incoming->app_code);
   } else {
     sessions_.set_response(server, slot, std::exchange(incoming->response, nullptr));
@@ -329,7 +335,10 @@ void Handlers::abandon(Incoming* incoming, Server* server) {
     incoming->waits_in_loop = false;
     return context_.mailbox->give_incoming(incoming);
   }
-  if (context_.mailbox->remove_waiting(incoming)) return context_.mailbox->give_incoming(incoming);
+  if (context_.mailbox->remove_waiting(incoming)) {
+    context_.counters.requests_handled--;
+    return context_.mailbox->give_incoming(incoming);
+  }
   sessions_.count_abandoned(incoming, server);
   incoming->is_cancelled.store(true, std::memory_order_relaxed);
 }

@@ -134,6 +134,7 @@ class TERN_API Handlers {
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
   void keep(Incoming* incoming, bool may_wait);
+  void count_unless_run(const Incoming* incoming);
   void fail(Server* server, session::ServerSlot* slot, wire::FailureCode code);
   static void call(RequestHandler& handler, Incoming* incoming);
   void trace_answer(const Server* server, const session::ServerSlot* slot, uint32_t bytes) const {

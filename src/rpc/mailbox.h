@@ -39,7 +39,12 @@ struct Server;
 /// them back while the endpoint exists; later they are given back under the mailbox's mutex. A record at rest is not
 /// open, not stable and not cancelled; it has no deadline, application code or buffers.
 struct alignas(64) Incoming : detail::RequestFront {
-  enum class Answer : uint8_t { kDropped, kResponse, kFailure };
+  enum class Answer : uint8_t {
+    kDropped,
+    kResponse,
+    kFailure,
+    kNotRun,  ///< no handler ran, because the client had given up the request
+  };
   /// Where `data` lies.
   enum class Place : uint8_t {
     kLent,     ///< in the transport's memory, until the handler returns

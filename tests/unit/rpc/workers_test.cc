@@ -76,6 +76,34 @@ TEST(Workers, are_woken_once_for_all_requests_of_a_burst) {
   EXPECT_TRUE(environment.flushed.empty()) << "there is nothing to wake them for";
 }
 
+/// Their clients give them up before.
+TEST(Workers, requests_that_no_worker_runs_are_not_counted_as_handled) {
+  WithoutThreads environment;
+  std::vector<Outcome> outcomes(kWindow);
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({.environment = &environment}));
+  ASSERT_TRUE(world.server->on_request(kWorker, echo, {.worker = true}).ok());
+  const Session session = world.open({.window = kWindow});
+  const auto& counters = world.server->counters();
+  for (const bool has_deadline : {false, true}) {
+    SCOPED_TRACE(has_deadline);
+    CallOptions options;
+    if (has_deadline) options.deadline = kPatience;
+    const uint64_t handled_before = counters.requests_handled;
+    for (Outcome& outcome : outcomes) {
+      const auto call = world.call(session, kWorker, "x", outcome, 256, options);
+      ASSERT_TRUE(call.ok());
+      ASSERT_TRUE(world.run_until([&] { return counters.requests_handled > handled_before; }));
+      EXPECT_TRUE(world.client->cancel(*call).ok());
+      world.turns(10);
+      EXPECT_EQ(outcome.runs, 1);
+      for (auto& task : std::exchange(environment.tasks, {})) task();
+      ASSERT_TRUE(world.run_until([&] { return counters.requests_handled == handled_before; }));
+      outcome = Outcome();
+    }
+  }
+}
+
 /// A worker takes the memory of each answer, and the endpoint's thread gives it back.
 TEST(Workers, answers_need_no_more_memory_the_more_there_are) {
   constexpr size_t kLimit = 1 << 20;
