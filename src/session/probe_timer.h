@@ -64,15 +64,16 @@ class ProbeTimer {
   }
   /// Notes that the probe is sent. Returns the time of the next look.
   uint64_t on_probe(uint64_t now_ns, const Timeouts& timeouts) {
-    const uint64_t wait_before_ns = wait_ns(timeouts);
     probed_ns_ = now_ns;
     if ((timeouts.rto_ns << (doublings_ + 1)) < timeouts.liveness_ns / 4) doublings_++;
-    return now_ns + std::max(timeouts.rto_ns << doublings_, wait_before_ns);
+    return now_ns + wait_ns(timeouts);
   }
 
  private:
   uint64_t wait_ns(const Timeouts& timeouts) const {
-    return std::max(timeouts.rto_ns << doublings_, patience_ns(timeouts));
+    // The timeout may have grown since the doublings.
+    const uint64_t doubled_ns = std::min(timeouts.rto_ns << doublings_, timeouts.liveness_ns / 4);
+    return std::max(doubled_ns, patience_ns(timeouts));
   }
 
   uint64_t probed_ns_ = 0;

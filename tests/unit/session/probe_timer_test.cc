@@ -24,6 +24,18 @@ TEST(ProbeTimer, waits_double_up_to_a_quarter_of_the_liveness_timeout) {
   }
 }
 
+TEST(ProbeTimer, waits_that_have_doubled_do_not_grow_with_a_longer_timeout) {
+  ProbeTimer timer;
+  uint64_t now_ns = 5000;
+  for (int i = 0; i < 4; i++) timer.on_probe(now_ns += 1000, kTimeouts);
+  constexpr ProbeTimer::Timeouts kLonger{.rto_ns = 500, .liveness_ns = 4000};
+  EXPECT_EQ(timer.due_ns(5000, kLonger), now_ns + 1000);
+  now_ns += 1000;
+  EXPECT_EQ(timer.on_probe(now_ns, kLonger), now_ns + 1000);
+  constexpr ProbeTimer::Timeouts kLongest{.rto_ns = 2000, .liveness_ns = 4000};
+  EXPECT_EQ(timer.due_ns(5000, kLongest), now_ns + 2000) << "the timeout itself";
+}
+
 TEST(ProbeTimer, backs_off_with_the_first_probe_until_there_is_progress) {
   ProbeTimer timer;
   EXPECT_FALSE(timer.has_backed_off());
