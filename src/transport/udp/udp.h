@@ -235,7 +235,7 @@ class TERN_API UdpImpl : public DefaultMembers {
 
   void flush_peers();
   void transmit(Peer& peer);
-  uint32_t transmit_from(Peer& peer, uint32_t segment);
+  uint32_t transmit_from(Peer& peer, uint32_t segment, bool gso);
   uint32_t add_train(const Peer& peer, uint32_t first, bool gso, uint32_t message);
   uint32_t send_messages(Peer& peer, uint32_t count);
   bool own_data(uint32_t index);

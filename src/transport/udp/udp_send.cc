@@ -8,6 +8,14 @@
 
 namespace tern::transport {
 
+namespace {
+
+/// True if the datagrams of a train may pass one by one. EIO: the device of the path has no checksum offload, or
+/// encrypts. EMSGSIZE or EINVAL (by the kernel's version): the longest ones are too long for the path.
+bool refuses_trains(int error) { return error == EIO || error == EMSGSIZE || error == EINVAL; }
+
+}  // namespace
+
 bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
@@ -104,13 +112,13 @@ void UdpImpl::transmit(Peer& peer) {
   uint32_t segment = std::exchange(peer.first, kNone);
   peer.last = kNone;
   peer.last_flush = flushes_;
-  while (segment != kNone) segment = transmit_from(peer, segment);
+  if (segment != kNone) segment = transmit_from(peer, segment, offloads_.gso && peer.gso);
+  if (segment != kNone) (void)transmit_from(peer, segment, false);
 }
 
-/// Sends the segments from `segment` on. Returns kNone, or the segment with which to continue after the peer's trains
-/// have been switched off.
-uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment) {
-  const bool gso = offloads_.gso && peer.gso;
+/// Sends the segments from `segment` on, in trains if `gso`. Returns kNone, or the segment with which to continue
+/// without trains.
+uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment, bool gso) {
   uint32_t messages = 0;
   range_count_ = 0;
   while (segment != kNone) segment = add_train(peer, segment, gso, messages++);
@@ -196,8 +204,8 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
       continue;
     }
     const int error = errno;
-    if (error == EIO && messages_[i].is_train) {
-      peer.gso = false;  // the device of this path has no checksum offload, or encrypts
+    if (messages_[i].is_train && refuses_trains(error)) {
+      if (error == EIO) peer.gso = false;
       return messages_[i].first_segment;
     }
     if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {

@@ -90,6 +90,15 @@ TEST(UdpMtu, datagrams_above_the_path_mtu_are_lost_and_never_fragmented) {
     ASSERT_EQ(received.size(), 2u);
     expect_pattern(received[0], 0, kFits);
     EXPECT_EQ(received[1].header.number(), 2u);
+    // A short packet that ends the train of full ones passes.
+    const uint64_t before = client->counters().send_errors;
+    for (uint32_t i = 0; i < kFull; ++i) ASSERT_TRUE(client->send(peer, numbered(i), buffer->data(), full, buffer));
+    ASSERT_TRUE(client->send(peer, numbered(kFull), nullptr, 0, nullptr));
+    client->flush();
+    EXPECT_EQ(client->counters().send_errors - before, kFull);
+    const auto last = receive_some(*server, 1);
+    ASSERT_EQ(last.size(), 1u);
+    EXPECT_EQ(last[0].header.number(), kFull);
     memory::Arena::release(buffer);
     namespaces.leave();
   }
