@@ -67,7 +67,9 @@ UdpImpl::UdpImpl(const Options& options, Descriptor receive_socket, const Socket
   address_size_ = encoded.size + 2;
 }
 
-UdpImpl::~UdpImpl() = default;
+UdpImpl::~UdpImpl() {
+  for (const PeerId id : connected_) take_socket(peers_[id]);
+}
 
 Status UdpImpl::prepare(const Options& options) {
   staging_.reset(new (std::nothrow) std::byte[kSlots * slot_bytes_]);
@@ -94,6 +96,7 @@ Status UdpImpl::prepare(const Options& options) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY) {
     connected_max_ = static_cast<uint32_t>(std::min<rlim_t>(kConnectedMax, files.rlim_cur / 8));
+    connected_in_process_max_ = static_cast<uint32_t>(std::min<rlim_t>(UINT32_MAX, files.rlim_cur / 4));
   }
   if (!base::try_reserve(connected_, connected_max_)) return kNoMemory;
 

@@ -77,7 +77,8 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr size_t kCopyBytesMax = 1024;
   /// Most datagrams of one burst, to all peers together.
   static constexpr uint32_t kSegmentsMax = 256;
-  /// Most peers with a socket of their own. An eighth of the process's limit of open files, if that is less.
+  /// Most peers with a socket of their own. An eighth of the process's limit of open files, if that is less. All
+  /// endpoints of the process together open at most twice that eighth.
   static constexpr uint32_t kConnectedMax = 256;
 
   /// kMisuse: datagram_bytes out of range, or `bind` malformed. kUnavailable: port taken, no such address, no
@@ -250,7 +251,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   }
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
+  bool may_connect() const;
   bool give_socket(Peer& peer);
+  void take_socket(Peer& peer);
   /// Address, datagram size, and whether the peer is paired. They are all in the name, so that a stranger who names
   /// another peer's address does not change how packets to that peer are sent.
   using PeerName = std::array<std::byte, UdpAddressBytes::kBytesMax + 7>;
@@ -414,6 +417,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t receive_queue_packets_ = 1;
   uint32_t padding_bytes_max_;
   uint32_t connected_max_ = kConnectedMax;
+  uint32_t connected_in_process_max_ = UINT32_MAX;
   std::unique_ptr<std::byte[]> receive_memory_;
   std::unique_ptr<std::byte[]> zeros_;  ///< padding behind data that is not in a slot
   Descriptor shared_sockets_[2];        ///< for IPv4 and IPv6; opened with the first peer that needs one

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -13,6 +14,9 @@
 namespace tern::transport {
 
 namespace {
+
+/// Peers with a socket of their own, of all endpoints of the process.
+std::atomic<uint32_t> connected_in_process{0};
 
 constexpr Status kNoPeerMemory(Code::kNoMemory, "udp: no memory for another peer: free some, or end sessions");
 constexpr Status kBadPeerAddress(Code::kMisuse,
@@ -126,9 +130,9 @@ Result<PeerId> UdpImpl::find_or_make(const SocketAddress& target, uint32_t datag
   peer.datagram_bytes = datagram_bytes;
   peer.is_paired = is_paired;
   peer.shared_since = peer.last_flush = flushes_;
-  const bool has_socket = is_paired || (connected_.size() < connected_max_ && give_socket(peer));
-  if (!has_socket) {
-    const int error = connected_.size() < connected_max_ ? errno : 0;
+  const bool is_to_connect = !is_paired && may_connect();
+  if (!is_paired && !(is_to_connect && give_socket(peer))) {
+    const int error = is_to_connect ? errno : 0;
     const bool unreachable = error == ENETUNREACH || error == EHOSTUNREACH || error == EINVAL || error == EACCES ||
                              error == EPERM || error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
     Descriptor& shared = shared_sockets_[target.family() == AF_INET6 ? 1 : 0];
@@ -153,8 +157,10 @@ void UdpImpl::disconnect(PeerId id) {
     if (--dirty_count_ == 0) flush_peers();  // the burst is over, and flush() does not see it
   }
   if (peer.is_blocked) lose_kept(id);
-  if (peer.socket) std::erase(connected_, id);
-  peer.socket.reset();
+  if (peer.socket) {
+    std::erase(connected_, id);
+    take_socket(peer);
+  }
   free_peer(id);
 }
 
@@ -197,6 +203,12 @@ PathError UdpImpl::take_path_error(PeerId id) {
   }
 }
 
+/// True if one more peer may have a socket of its own.
+bool UdpImpl::may_connect() const {
+  return connected_.size() < connected_max_ &&
+         connected_in_process.load(std::memory_order_relaxed) < connected_in_process_max_;
+}
+
 /// Opens and connects a socket for `peer`. False: the peer has no socket, and errno says why.
 bool UdpImpl::give_socket(Peer& peer) {
   Descriptor fd = open_send_socket(peer.address.family(), bound_, socket_buffer_bytes_);
@@ -204,14 +216,20 @@ bool UdpImpl::give_socket(Peer& peer) {
   if (::connect(fd.get(), peer.address.sockaddr_data(), peer.address.sockaddr_bytes()) != 0) return false;
   peer.socket = std::move(fd);
   connected_.push_back(static_cast<PeerId>(&peer - peers_.data()));
+  connected_in_process.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+void UdpImpl::take_socket(Peer& peer) {
+  peer.socket.reset();
+  connected_in_process.fetch_sub(1, std::memory_order_relaxed);
 }
 
 /// Gives a socket of its own to `peer`, which has been using the shared one. It is a new socket while the limit allows
 /// that, and otherwise the socket of a peer that was silent during all trains of `peer`. Peers that take turns
 /// therefore do not take sockets from each other.
 void UdpImpl::take_over_socket(Peer& peer) {
-  if (connected_.size() >= connected_max_ && !connected_.empty()) {
+  if (!may_connect() && !connected_.empty()) {
     const auto silent = std::min_element(connected_.begin(), connected_.end(), [this](PeerId a, PeerId b) {
       return peers_[a].last_flush < peers_[b].last_flush;
     });
@@ -219,14 +237,14 @@ void UdpImpl::take_over_socket(Peer& peer) {
     Descriptor& shared = shared_sockets_[victim.address.family() == AF_INET6 ? 1 : 0];
     if (!shared) shared = open_send_socket(victim.address.family(), bound_, socket_buffer_bytes_);
     if (shared && !victim.is_blocked && victim.last_flush < peer.shared_since) {
-      victim.socket.reset();
+      take_socket(victim);
       victim.shared_trains = 0;
       victim.shared_since = flushes_;
       *silent = connected_.back();
       connected_.pop_back();
     }
   }
-  if (connected_.size() < connected_max_) give_socket(peer);
+  if (may_connect()) give_socket(peer);
   peer.shared_trains = 0;
   peer.shared_since = flushes_;
 }

@@ -445,6 +445,29 @@ TEST(UdpPeers, peers_that_take_turns_keep_their_sockets) {
   }
 }
 
+TEST(UdpPeers, all_endpoints_of_a_process_share_its_descriptors) {
+  auto server = make_anywhere();
+  std::vector<std::unique_ptr<UdpImpl>> clients;
+  std::vector<PeerId> peers;
+  size_t sockets = 0;
+  for (int client = 0; client < 3; ++client) {
+    clients.push_back(make_with_descriptors(64));
+    for (uint32_t i = 0; i < 10; ++i) {
+      peers.push_back(must_connect(*clients.back(), *server, "127.0.1." + std::to_string(i + 1)));
+      ASSERT_TRUE(clients.back()->send(peers.back(), numbered(i), nullptr, 0, nullptr));
+    }
+    clients.back()->flush();
+    EXPECT_EQ(receive_some(*server, 10).size(), 10u);
+    sockets += clients.back()->census().connected.size();
+  }
+  EXPECT_EQ(sockets, 16u);
+  for (size_t i = 0; i < 10; ++i) clients[0]->disconnect(peers[i]);
+  clients.erase(clients.begin() + 1);
+  EXPECT_EQ(clients[1]->census().connected.size(), 0u);
+  for (size_t i = 0; i < 8; ++i) must_connect(*clients[0], *server, "127.0.1." + std::to_string(i + 1));
+  EXPECT_EQ(clients[0]->census().connected.size(), 8u);
+}
+
 /// Both directions between the two receive sockets, in all combinations of families and burst sizes.
 TEST(UdpPairs, both_directions_use_one_address_and_port_pair) {
   for (const auto& [own, other] : {std::pair("127.0.0.1", "127.0.0.1"), std::pair("[::1]", "[::]"),
