@@ -15,8 +15,9 @@ constexpr uint32_t kRestartsMax = 4;
 /// the ring can hold.
 constexpr uint64_t kEchoSpan = SentPackets::kSizeMax;
 
-Status failure_status(wire::FailureCode code) {
-  switch (code) {
+/// `code`: as in the packet (clause 5.6), where it has 15 bits.
+Status failure_status(uint32_t code) {
+  switch (static_cast<wire::FailureCode>(std::min<uint32_t>(code, UINT8_MAX))) {
     case wire::FailureCode::kApplication:
       return {Code::kRefused, "the handler refused the request; app_code has its reason"};
     case wire::FailureCode::kNoResponse:
@@ -184,7 +185,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   if ((header.flags() & wire::kFailure) != 0) {
     const uint32_t word = header.size_or_index();
     note_answer(slot, header, now_ns);
-    ClientVerdict verdict = finished(slot, failure_status(static_cast<wire::FailureCode>(word >> 16)));
+    ClientVerdict verdict = finished(slot, failure_status(word >> 16));
     verdict.app_code = static_cast<uint16_t>(word);
     return verdict;
   }

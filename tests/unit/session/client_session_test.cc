@@ -914,7 +914,8 @@ TEST_F(ClientSessionTest, failures_say_why) {
   open();
   const std::pair<uint32_t, Code> cases[] = {{0, Code::kRefused},   {1, Code::kNoResponse},   {2, Code::kRefused},
                                              {3, Code::kTooLarge},  {4, Code::kNoMemory},     {5, Code::kDeadline},
-                                             {6, Code::kQueueFull}, {7, Code::kSessionReset}, {99, Code::kRefused}};
+                                             {6, Code::kQueueFull}, {7, Code::kSessionReset}, {99, Code::kRefused},
+                                             {264, Code::kRefused}};  // 264: 8 and one bit more
   for (const auto& [code, expected] : cases) {
     ClientSlot* slot = begin();
     const ClientVerdict verdict =
