@@ -87,9 +87,10 @@ void Lane::give_back(std::span<const Frame> frames) {
   }
 }
 
-bool Lane::pass_on(const Frame& frame) {
+Lane::Passed Lane::pass_on(const Frame& frame) {
   Port::Slot* const slot = port_->find(ethernet::lane_key_of_frame(frame.span()));
-  return slot != nullptr && slot != &slot_ && slot->inbox.push(frame, port_->inbox_frames_max());
+  if (slot == nullptr || slot == &slot_) return Passed::kUnknown;
+  return slot->inbox.push(frame, port_->inbox_frames_max()) ? Passed::kTaken : Passed::kNoSpace;
 }
 
 // ---- Sleeping

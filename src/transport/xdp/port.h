@@ -159,9 +159,13 @@ class TERN_API Lane {
   /// to pass_on(). The inbox has every second turn, and the queues share the others. The caller gives the frames back.
   uint32_t receive(std::span<Frame, kBurstMax> frames);
   void give_back(std::span<const Frame> frames);
-  /// Passes a frame to the endpoint that has its destination. False: no endpoint has it, or its inbox is full; the
-  /// caller keeps the frame.
-  bool pass_on(const Frame& frame);
+  enum class Passed : uint8_t {
+    kTaken,    ///< the other endpoint has the frame
+    kNoSpace,  ///< the inbox of the other endpoint is full
+    kUnknown,  ///< no other endpoint has the destination
+  };
+  /// Passes a frame to the endpoint that has its destination. The caller keeps it unless this returns kTaken.
+  Passed pass_on(const Frame& frame);
 
   /// Adds the lane's descriptors with `name` to the set, which outlives the lane or stop_waiting().
   Status add_to(base::WaitSet& waits, uint64_t name);

@@ -44,8 +44,10 @@ void XdpImpl::kick() {
 
 /// Handles a frame that is not a datagram for this endpoint. True: another endpoint has taken it.
 [[gnu::noinline]] bool XdpImpl::pass_on(const xdp::Frame& frame, frames::Drop drop) {
-  if (objects_->lane->pass_on(frame)) return true;
-  ++counters_.dropped_frames[static_cast<size_t>(drop)];
+  using Passed = xdp::Lane::Passed;
+  const Passed passed = objects_->lane->pass_on(frame);
+  if (passed == Passed::kTaken) return true;
+  ++(passed == Passed::kNoSpace ? counters_.dropped_no_space : counters_.dropped_frames[static_cast<size_t>(drop)]);
   return false;
 }
 

@@ -195,6 +195,8 @@ TEST_F(XdpTest, inboxes_of_endpoints_that_do_not_run__leave_frames_to_the_others
     }
     server->disconnect(peer);
   }
+  EXPECT_GT(runs->counters().dropped_no_space, 0u);
+  EXPECT_EQ(runs.dropped(frames::Drop::kOtherPort), 0u);
   const PeerId peer = connect(server, runs);
   EXPECT_TRUE(run_until({&server, &runs}, [&] {
     (void)server.send(peer, 1);
