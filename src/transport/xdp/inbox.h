@@ -20,7 +20,7 @@ class Inbox {
 
   /// False: no descriptors are left.
   [[nodiscard]] bool open() { return wake_.open(); }
-  /// Readable when a frame has come, from arm() until disarm().
+  /// From arm() until disarm(): readable when a frame has come, or after wake_if_armed().
   int descriptor() const { return wake_.descriptor(); }
 
   /// Puts a frame in. False: the inbox has `frames_max` or kFramesMax frames already, or is shut; the caller keeps the
@@ -33,8 +33,13 @@ class Inbox {
       ++count_;
       has_some_.store(true, std::memory_order_seq_cst);
     }
-    if (is_armed_.load(std::memory_order_seq_cst)) wake_.wake();
+    wake_if_armed();
     return true;
+  }
+  /// Wakes the endpoint if it is armed. An endpoint that is not armed sees the caller's writes of
+  /// std::memory_order_seq_cst after its next arm().
+  void wake_if_armed() {
+    if (is_armed_.load(std::memory_order_seq_cst)) wake_.wake();
   }
 
   // The endpoint's thread.

@@ -22,8 +22,8 @@ Lane::~Lane() {
   port_->mutex_.unlock();
 }
 
-/// Updates the queues after a change of their endpoints. False: their descriptors cannot be waited for. If it throws
-/// std::bad_alloc, nothing has changed.
+/// Updates the queues after a change of their endpoints. False: not all of their descriptors can be waited for, and the
+/// next poll tries it again. If it throws std::bad_alloc, nothing has changed.
 bool Lane::refresh() {
   std::vector<Port::Slot*> used;
   for (const auto& slot : port_->owned_slots_) {
@@ -38,14 +38,15 @@ bool Lane::refresh() {
   }
   own.swap(own_);
   foreign_.swap(foreign);
-  version_ = port_->version_.load(std::memory_order_relaxed);
-  turn_ = 0;
-  if (waits_ == nullptr) return true;
+  if (turn_ >= own_.size()) turn_ = 0;
   bool is_added = true;
-  for (Queue* queue : own) {
-    if (std::find(own_.begin(), own_.end(), queue) == own_.end()) waits_->remove(queue->descriptor());
+  if (waits_ != nullptr) {
+    for (Queue* queue : own) {
+      if (std::find(own_.begin(), own_.end(), queue) == own_.end()) waits_->remove(queue->descriptor());
+    }
+    for (Queue* queue : own_) is_added = waits_->add(queue->descriptor(), EPOLLIN, name_) && is_added;
   }
-  for (Queue* queue : own_) is_added = waits_->add(queue->descriptor(), EPOLLIN, name_) && is_added;
+  if (is_added) version_ = port_->version_.load(std::memory_order_relaxed);
   return is_added;
 }
 
@@ -116,7 +117,8 @@ void Lane::stop_waiting() {
 
 bool Lane::arm() {
   const auto has_received = [](const Queue* queue) { return queue->has_received(); };
-  if (version_ == port_->version_.load(std::memory_order_acquire) && slot_.inbox.arm() &&
+  // The inbox is armed first: a change of the version is either seen here, or wakes the endpoint.
+  if (slot_.inbox.arm() && version_ == port_->version_.load(std::memory_order_seq_cst) &&
       std::none_of(own_.begin(), own_.end(), has_received)) {
     return true;
   }

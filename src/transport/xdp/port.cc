@@ -308,6 +308,7 @@ Result<std::unique_ptr<Lane>> Port::attach(const std::shared_ptr<Port>& self, co
   const base::MutexLock lock(mutex_);
   const auto spot = choose_spot();
   if (!spot.ok()) return spot.status();
+  announce_shares();  // before anything else can fail, because there may be a new queue
   const auto taken = take_slot();
   if (!taken.ok()) return taken.status();
   Slot& slot = **taken;
@@ -320,7 +321,6 @@ Result<std::unique_ptr<Lane>> Port::attach(const std::shared_ptr<Port>& self, co
   slot.is_used = true;
   places_[slot.queue][slot.place] = Place::kTaken;
   slot.key.store(ethernet::lane_key_of(own), std::memory_order_release);
-  version_.fetch_add(1, std::memory_order_release);
   Status status = kNoMemory;
   (void)base::try_grow([&] {
     mutex_.assert_held();
@@ -350,7 +350,14 @@ void Port::detach_locked(Slot& slot, bool is_place_free) {
   }
   places_[slot.queue][slot.place] = is_place_free ? Place::kFree : Place::kLeft;
   slot.is_used = false;
-  version_.fetch_add(1, std::memory_order_release);
+  announce_shares();
+}
+
+/// Makes all endpoints read their shares of queues again when the mutex is free. Sleeping endpoints wake for it,
+/// because the packets of a new queue would not wake them.
+void Port::announce_shares() {
+  version_.fetch_add(1, std::memory_order_seq_cst);
+  for (const auto& slot : owned_slots_) slot->inbox.wake_if_armed();
 }
 
 Port::Slot* Port::find(ethernet::LaneKey key) const {

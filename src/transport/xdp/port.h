@@ -111,6 +111,7 @@ class TERN_API Port {
   uint32_t find_emptiest() const REQUIRES(mutex_);
   void detach(Slot& slot, bool is_place_free);
   void detach_locked(Slot& slot, bool is_place_free) REQUIRES(mutex_);
+  void announce_shares() REQUIRES(mutex_);
   Slot* find(ethernet::LaneKey key) const;
   /// Limits the frames in an inbox, so that the inboxes of all other endpoints cannot take all frames of a queue from
   /// one endpoint.

@@ -1,5 +1,7 @@
 // Endpoints over AF_XDP at an interface with several queues: the owners of queues, and the path of packets that arrive
 // at another endpoint's queue. This file has its own cable with four queues at either end.
+#include <poll.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -61,6 +63,28 @@ void expect_passes(End& from, End& to, const std::vector<test::AnyEnd*>& ends, u
   from->disconnect(peer);
 }
 
+/// Runs the endpoint until it is ready to sleep.
+bool falls_asleep(End& end) {
+  return run_until({&end}, [&] {
+    const bool sleeps = end->prepare_wait();
+    if (!sleeps) end->end_wait();
+    return sleeps;
+  });
+}
+
+/// Lets the endpoint sleep until it has `count` packets.
+void expect_wakes_for_packets(End& end, size_t count) {
+  uint32_t looks = 0;
+  EXPECT_TRUE(run_until({}, [&] {
+    if (end->prepare_wait()) end->wait(UINT64_MAX);
+    end->end_wait();
+    end.turn();
+    ++looks;
+    return end.got.size() == count;
+  }));
+  EXPECT_LT(looks, 256u) << "it looks there after every so many looks at its own queue only";
+}
+
 TEST_F(XdpQueues, each_endpoint_has_a_queue_until_there_are_no_more) {
   std::vector<std::unique_ptr<End>> ends;
   for (uint32_t i = 0; i < 6; ++i) {
@@ -88,19 +112,28 @@ TEST_F(XdpQueues, packets_at_the_queue_of_another_endpoint__are_passed_on) {
 TEST_F(XdpQueues, sleeper_wakes_for_packets_at_the_queue_of_an_endpoint_that_does_not_run) {
   End a(far()), busy(near()), sleeper(near());
   const PeerId peer = connect(a, sleeper);
-  uint32_t looks = 0;
   for (uint32_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(a.send(peer, i));
     a->flush();
-    ASSERT_TRUE(run_until({}, [&] {
-      if (sleeper->prepare_wait()) sleeper->wait(UINT64_MAX);
-      sleeper->end_wait();
-      sleeper.turn();
-      ++looks;
-      return sleeper.got.size() == i + 1;
-    }));
+    expect_wakes_for_packets(sleeper, i + 1);
   }
-  EXPECT_LT(looks, 256u) << "it looks there after every so many looks at its own queue only";
+}
+
+TEST_F(XdpQueues, sleeper_wakes_when_another_endpoint_attaches__and_for_packets_at_the_queue_of_that_endpoint) {
+  End at_zero(far()), at_one(far()), sleeper(near());
+  const PeerId peer = connect(at_one, sleeper);
+  ASSERT_TRUE(falls_asleep(sleeper));
+  std::unique_ptr<End> later;  // never runs
+  std::thread([&] { later = std::make_unique<End>(near()); }).join();
+  ASSERT_TRUE(later->status.ok()) << later->status.message();
+  ASSERT_EQ((*later)->queue().number(), at_one->queue().number());
+  pollfd woken{sleeper->descriptor(), POLLIN, 0};
+  EXPECT_EQ(poll(&woken, 1, 0), 1);
+  sleeper->end_wait();
+  ASSERT_TRUE(falls_asleep(sleeper));
+  ASSERT_TRUE(at_one.send(peer, 1));
+  at_one->flush();
+  expect_wakes_for_packets(sleeper, 1);
 }
 
 TEST_F(XdpQueues, busy_queue__leaves_turns_to_the_others) {
@@ -139,11 +172,7 @@ TEST_F(XdpQueues, one_endpoint_receives_at_all_queues_of_the_process) {
   // A packet at each of the queues ends a sleep.
   for (uint32_t i = 0; i < 4; ++i) {
     const PeerId peer = connect(*others[i], one);
-    ASSERT_TRUE(run_until({&one}, [&] {
-      const bool sleeps = one->prepare_wait();
-      if (!sleeps) one->end_wait();
-      return sleeps;
-    }));
+    ASSERT_TRUE(falls_asleep(one));
     const size_t before = one.got.size();
     ASSERT_TRUE(others[i]->send(peer, i));
     (*others[i])->flush();
