@@ -20,6 +20,9 @@ constexpr int kTimeoutsOfAsking = 4;
 /// An iteration that lasts this long is a callback: packets alone take microseconds.
 constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
+/// A disconnect is sent this often, within 4 to 7 s. A peer that lives and never acknowledges one would otherwise let
+/// more and more sessions take places and packets for ever.
+constexpr uint8_t kDisconnectsMax = 32;
 
 /// Makes a message that names the session of `m` as its other side names it.
 ManagementMessage reply_to(const ManagementMessage& m, ManagementKind kind) {
@@ -165,6 +168,7 @@ void Management::on_session_time(uint32_t index, Duration now) {
       return repeat_later(index, kAskIntervals, now, question->second);
     }
     case State::kClosing:
+      if (sessions_[index].repetitions >= kDisconnectsMax) return end_session(index, now);
       send_about(index, ManagementKind::kDisconnect);
       return repeat_later(index, kCloseIntervals, now);
     case State::kClosed:

@@ -76,7 +76,7 @@ void Management::repeat_later(uint32_t index, const Intervals& intervals, Durati
   const Duration interval = interval_of(session, intervals);
   const uint64_t spread = static_cast<uint64_t>(interval.count()) / 2 + 1;
   const Duration jittered = interval * 3 / 4 + Duration(static_cast<int64_t>(random() % spread));
-  session.repetitions = static_cast<uint8_t>(std::min<int>(session.repetitions + 1, kDoublingsMax));
+  session.repetitions = static_cast<uint8_t>(std::min<int>(session.repetitions + 1, UINT8_MAX));
   arm_session(index, std::min(now + jittered, until));
 }
 
