@@ -74,7 +74,7 @@ void Management::remove_endpoint(EndpointName name, Duration now) {
         CHECK(sessions_[index].state == State::kAsked);
         sessions_[index].refusal = Refusal::kEndpointClosing;
         end_session(index, now);
-        send_reply(index);
+        send_reply(peers_[session.peer].address, index);
         break;
     }
   }

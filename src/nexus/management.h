@@ -364,7 +364,7 @@ class Management {
   void take_request(std::string_view from, const wire::ManagementMessage& m, Duration now);
   void on_requests(Duration now);
   void on_connect_request(std::string_view from, const wire::ManagementMessage& m, Duration now);
-  bool answer_repetition(uint32_t peer, const wire::ManagementMessage& m);
+  bool answer_repetition(std::string_view from, uint32_t peer, const wire::ManagementMessage& m);
   void ask_endpoint(LocalEndpoint& endpoint, uint32_t peer, const wire::ManagementMessage& m, Duration now);
   bool answer_session(LocalEndpoint& endpoint, EndpointName from, uint64_t token, wire::Refusal refusal,
                       const SessionTerms& terms, Duration now);
@@ -373,7 +373,7 @@ class Management {
   /// Returns the limit that refuses another session of that address; kNone: no limit refuses it.
   wire::Refusal limit_of(uint32_t peer, std::string_view from) const;
   static uint32_t offer_of(LocalEndpoint& endpoint, const SessionTerms& terms);
-  void send_reply(uint32_t index);
+  void send_reply(std::string_view to, uint32_t index);
   void send_cookie(std::string_view to, const wire::ManagementMessage& request, Duration now);
   void send_refusal(std::string_view to, const wire::ManagementMessage& request, wire::Refusal refusal);
   void note_refusal(std::string_view client, uint16_t endpoint, wire::Refusal refusal);

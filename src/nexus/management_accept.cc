@@ -103,7 +103,7 @@ void Management::on_connect_request(std::string_view from, const ManagementMessa
     counters_.stale++;
     return send_refusal(from, m, Refusal::kStaleRun);  // the client names a relation that has ended (clause 7.5.4)
   }
-  if (peer != kNone && answer_repetition(peer, m)) return;
+  if (peer != kNone && answer_repetition(from, peer, m)) return;
   const auto found_endpoint = endpoints_.find(m.to_endpoint);
   if (found_endpoint == endpoints_.end()) {
     // The process may still be starting. The request is lost, and the client repeats it (clause 7.3.3).
@@ -136,14 +136,15 @@ void Management::on_connect_request(std::string_view from, const ManagementMessa
   ask_endpoint(endpoint, peer, m, now);
 }
 
-/// Returns true if the request has been received before. It is then answered again if there is an answer.
-bool Management::answer_repetition(uint32_t peer, const ManagementMessage& m) {
+/// Returns true if the request has been received before. It is then answered again if there is an answer, at its own
+/// source, because the client's NAT may have changed its address.
+bool Management::answer_repetition(std::string_view from, uint32_t peer, const ManagementMessage& m) {
   const uint32_t found = find_request(m.token, peer);
   if (found == kNone) return false;
   counters_.repeated++;
   const Session& session = sessions_[found];
   const bool is_same = session.remote_key == m.terms.session_key && session.remote_endpoint == m.terms.endpoint_id;
-  if (is_same && session.state != State::kAsked) send_reply(found);
+  if (is_same && session.state != State::kAsked) send_reply(from, found);
   return true;
 }
 
@@ -194,7 +195,7 @@ bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint
     session.refusal = why;
     end_session(index, now);
     counters_.refused++;
-    send_reply(index);
+    send_reply(peers_[session.peer].address, index);
     return true;
   };
   if (refusal != Refusal::kNone) return refuse(refusal);
@@ -221,7 +222,7 @@ bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint
   session.first_number = terms.first_number;
   session.path_token = terms.path_token;
   session.credit_unit = terms.credit_unit;
-  send_reply(index);
+  send_reply(peers_[session.peer].address, index);
   repeat_later(index, kConfirmIntervals, now);
   return true;
 }
@@ -239,7 +240,7 @@ uint32_t Management::offer_of(LocalEndpoint& endpoint, const SessionTerms& terms
   return index;
 }
 
-void Management::send_reply(uint32_t index) {
+void Management::send_reply(std::string_view to, uint32_t index) {
   const Session& session = sessions_[index];
   ManagementMessage m = message_of(ManagementKind::kConnectReply, peers_[session.peer], session.token);
   m.to_endpoint = session.remote_endpoint;
@@ -262,7 +263,7 @@ void Management::send_reply(uint32_t index) {
     terms.credit_unit = session.credit_unit;
     CHECK(to_wire(terms, m.terms));  // answer_connect() has tested them
   }
-  send(peers_[session.peer].address, m);
+  send(to, m);
 }
 
 void Management::send_cookie(std::string_view to, const ManagementMessage& request, Duration now) {

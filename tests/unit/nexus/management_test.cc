@@ -95,6 +95,24 @@ TEST_F(ManagementTest, connect__a_repetition_is_answered_by_the_state_of_the_ser
   world.expect_settled();
 }
 
+// The client's NAT may have changed its address since the relation began.
+TEST_F(ManagementTest, connect__a_repetition_is_answered_at_its_source) {
+  connect_and_settle();
+  world.connect(kA, kClient, kB, kServer);
+  world.run_for(milliseconds(5));
+  size_t answers = 0;
+  world.on_stranger = [&](const std::string& to, std::span<const std::byte> bytes) {
+    wire::ManagementMessage reply;
+    ASSERT_EQ(wire::parse_management(bytes, reply), wire::ManagementDrop::kNone);
+    answers += to == "10.9.9.9:1" && reply.kind == wire::ManagementKind::kConnectReply;
+  };
+  world.inject("10.9.9.9:1", kB, world.last_of_kind(wire::ManagementKind::kConnectRequest));
+  world.run_for(milliseconds(5));
+  EXPECT_EQ(answers, 1u);
+  EXPECT_EQ(server().requests_seen, 2u);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, answer_connect__more_addresses_than_offers_is_refused) {
   server().moves = true;
   for (int i = 0; i < 4100; i++) world.connect(kA, kClient, kB, kServer);
@@ -416,6 +434,20 @@ TEST_F(ManagementTest, disconnect__either_side_ends_both_even_through_loss) {
   }
   EXPECT_EQ(count(client(), ControlEvent::Kind::kDisconnected), 1u);
   EXPECT_EQ(count(server(), ControlEvent::Kind::kDisconnected), 1u);
+}
+
+TEST_F(ManagementTest, disconnect__is_not_repeated_for_ever) {
+  connect_and_settle();
+  world.drops = {wire::ManagementKind::kDisconnectAck};
+  world.disconnect(kB, kServer, server().server.begin()->first, false);
+  connect_and_settle();  // so that both sides go on to ping
+  world.run_for(std::chrono::seconds(8));
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kDisconnect), 32u);
+  world.run_for(std::chrono::seconds(20));
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kDisconnect), 32u);
+  EXPECT_EQ(machine(kB).sessions(), 1u);
+  world.drops.clear();
+  world.expect_settled();
 }
 
 TEST_F(ManagementTest, disconnect__is_acknowledged_whether_the_session_is_known_or_not) {
