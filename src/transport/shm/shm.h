@@ -386,6 +386,9 @@ class TERN_API ShmImpl : public DefaultMembers {
   // shm_accept.cc
   void accept_some();
   bool accept_one();
+  void close_refused(Pending& pending);
+  void pause_accepting();
+  void resume_accepting();
   void evict_pending_for(const shm::PeerProcess& process);
   void serve_pending();
   bool park(Pending& pending, uint64_t retry_ns);
@@ -461,6 +464,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint64_t backlogs_read_ = 0;     ///< number of times that the backlog was found empty
   uint64_t next_attempts_ns_ = 0;  ///< attempts do not begin before this time
   bool has_backlog_ = false;       ///< the last look left connections there
+  bool is_accepting_ = true;       ///< new connections have events
   bool is_busy_ = false;           ///< the next round of housekeeping follows at once
   uint64_t rest_until_ns_ = 0;     ///< no housekeeping before this time if there is traffic
   uint64_t packets_at_look_ = 0;   ///< counters_.packets_received at the last look at the clock

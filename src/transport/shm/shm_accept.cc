@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "transport/shm/shm.h"
+#include "transport/shm/shm_closer.h"
 
 namespace tern::transport {
 
@@ -14,8 +15,9 @@ using shm::ReceiveResult;
 
 /// Accepts a few connections of the backlog. Connections that are left wake the next round.
 void ShmImpl::accept_some() {
-  const uint64_t until_ns = now() + kAcceptNs;
   has_backlog_ = false;
+  if (shm::connections_to_close() > shm::kClosingMax) return pause_accepting();
+  const uint64_t until_ns = now() + kAcceptNs;
   for (uint32_t left = kAcceptsPerVisit; left != 0; --left) {
     if (!accept_one()) {
       backlogs_read_++;
@@ -26,6 +28,17 @@ void ShmImpl::accept_some() {
   }
   has_backlog_ = true;
   housekeep_soon();
+}
+
+/// Leaves new connections in the backlog, without an event for them.
+void ShmImpl::pause_accepting() {
+  waits_.remove(listener_.get());
+  is_accepting_ = false;
+}
+
+void ShmImpl::resume_accepting() {
+  if (shm::connections_to_close() > shm::kClosingMax) return;
+  is_accepting_ = watch(listener_.get(), Watched::kListener, 0, 0);
 }
 
 /// Accepts a connection of the backlog. False: the backlog is empty.
@@ -39,7 +52,13 @@ bool ShmImpl::accept_one() {
     spare_.reset();
     socket = shm::Descriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     const bool was_one = static_cast<bool>(socket);
-    socket.reset();
+    shm::PeerProcess process;
+    const bool is_own = was_one && shm::peer_process(socket.get(), process) && shm::is_own_user(process);
+    if (is_own) {
+      socket.reset();  // at once, because its descriptor becomes the spare one
+    } else {
+      shm::close_elsewhere(std::move(socket));
+    }
     spare_ = shm::Descriptor(::eventfd(0, EFD_CLOEXEC));
     counters_.peers_refused += was_one;
     return was_one;
@@ -49,18 +68,30 @@ bool ShmImpl::accept_one() {
   if (!shm::peer_process(pending.socket.get(), pending.process) ||
       (!options_.allow_other_users && !shm::is_own_user(pending.process))) {
     counters_.peers_refused++;
+    shm::close_elsewhere(std::move(pending.socket));
     return true;
   }
   pending.is_readable = true;
-  if (is_settled(pending)) return true;
+  if (is_settled(pending)) {
+    close_refused(pending);
+    return true;
+  }
   evict_pending_for(pending.process);
   pending.serial = ++last_serial_;
   if (pending.parked_ns == 0 && !watch(pending.socket.get(), Watched::kPending, pending.serial, 0)) {
     counters_.peers_refused++;
+    shm::close_elsewhere(std::move(pending.socket));
     return true;
   }
   pending_.push_back(std::move(pending));
   return true;
+}
+
+/// Closes a settled connection, unless a peer has it.
+void ShmImpl::close_refused(Pending& pending) {
+  if (!pending.socket) return;
+  waits_.remove(pending.socket.get());
+  shm::close_elsewhere(std::move(pending.socket));
 }
 
 /// Makes space for one more connection of `process` if the table is full: refuses the oldest connection of one process.
@@ -90,7 +121,7 @@ void ShmImpl::evict_pending_for(const shm::PeerProcess& process) {
       std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.process == from; });
   // Its hello may have come since the last look.
   if (oldest->parked_ns != 0 || !is_settled(*oldest)) counters_.peers_refused++;
-  unwatch(oldest->socket);
+  close_refused(*oldest);
   pending_.erase(oldest);
 }
 
@@ -100,7 +131,7 @@ void ShmImpl::serve_pending() {
     Pending& pending = pending_[i];
     const bool is_due = pending.parked_ns == 0 ? pending.is_readable : now() >= pending.retry_ns;
     if (is_due && is_settled(pending)) {
-      unwatch(pending.socket);
+      close_refused(pending);
       continue;
     }
     pending.is_readable = false;
@@ -132,7 +163,10 @@ bool ShmImpl::is_settled(Pending& pending) {
     counters_.system_calls++;
     const ReceiveResult result = shm::receive_message(pending.socket.get(), pending.message);
     if (result == ReceiveResult::kNothing) return false;
-    if (result == ReceiveResult::kHangUp) return true;  // a probe of is_owner_of(), or an attempt that was given up
+    if (result == ReceiveResult::kHangUp) {  // a probe of is_owner_of(), or an attempt that was given up
+      unwatch(pending.socket);               // has no descriptors in its queue
+      return true;
+    }
     if (result != ReceiveResult::kMessage || pending.message.type != MessageType::kHello) {
       counters_.peers_refused++;
       return true;

@@ -94,6 +94,7 @@ void ShmImpl::take_from(std::vector<PeerId>& list, size_t count_max) {
 
 /// One round of housekeeping. Links are closed only here, because no visitor runs.
 void ShmImpl::housekeep() {
+  if (!is_accepting_) resume_accepting();
   pump(0, false);
   close_ended();
   serve_pending();
@@ -139,7 +140,7 @@ void ShmImpl::housekeep() {
 
 /// True if there is a retry that no event reports.
 bool ShmImpl::has_to_retry() const {
-  return !attempts_.empty() || !unsettled_.empty() || !unheard_.empty() ||
+  return !attempts_.empty() || !unsettled_.empty() || !unheard_.empty() || !is_accepting_ ||
          std::any_of(pending_.begin(), pending_.end(), [](const Pending& p) { return p.parked_ns != 0; });
 }
 

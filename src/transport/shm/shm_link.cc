@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/try.h"
 #include "transport/shm/shm.h"
+#include "transport/shm/shm_closer.h"
 
 namespace tern::transport {
 
@@ -59,6 +60,7 @@ Status ShmImpl::try_attempt(Peer& peer) {
   shm::PeerProcess process;
   if (!shm::peer_process(socket->get(), process) || (!options_.allow_other_users && !shm::is_own_user(process))) {
     counters_.peers_refused++;
+    shm::close_elsewhere(std::move(*socket));
     return {Code::kRefused,
             "shm: the endpoint at this address belongs to another user: run both sides as one user, or set "
             "Shm::Options::allow_other_users on both"};

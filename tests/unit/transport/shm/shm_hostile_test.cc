@@ -1,5 +1,7 @@
 // Peers that break the rules. Each of them spoils only its own connection.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "shm_fixture.h"
+#include "transport/shm/shm_closer.h"
 #include "transport/shm/shm_memory.h"
 #include "transport/shm/shm_socket.h"
 
@@ -779,6 +782,65 @@ TEST_F(ShmHostile, other_user__is_refused_by_the_server_though_it_allows_it_itse
   });
   EXPECT_TRUE(outcome == 1 || outcome == 2) << outcome << ": refused after its hello, or before";
   EXPECT_EQ(victim->counters().peers_refused, 1u);
+}
+
+/// A TCP socket whose close takes as long as `reader` is open, because it has unsent bytes and SO_LINGER.
+Descriptor lingering_socket(Descriptor& reader) {
+  Descriptor listener(::socket(AF_INET, SOCK_STREAM, 0)), writer(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(address);
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  constexpr linger kLinger{1, 100'000};
+  if (::bind(listener.get(), name, bytes) != 0 || ::listen(listener.get(), 1) != 0 ||
+      ::getsockname(listener.get(), name, &bytes) != 0 || ::connect(writer.get(), name, bytes) != 0 ||
+      ::setsockopt(writer.get(), SOL_SOCKET, SO_LINGER, &kLinger, sizeof(kLinger)) != 0) {
+    return {};
+  }
+  reader = Descriptor(::accept(listener.get(), nullptr, nullptr));
+  static constexpr std::array<char, 65536> kBytes{};
+  while (::send(writer.get(), kBytes.data(), kBytes.size(), MSG_DONTWAIT) > 0) {
+  }
+  return writer;
+}
+
+/// The connections that wait to be closed are few, and then the endpoint accepts no others until they are closed.
+TEST_F(ShmHostile, other_user__does_not_stop_the_endpoint_with_descriptors_whose_close_takes_long) {
+  SKIP_WITHOUT_ROOT();
+  constexpr size_t kConnections = 200;
+  int told[2], ready[2];
+  ASSERT_TRUE(::pipe2(told, O_CLOEXEC) == 0 && ::pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(99);
+    shm::Identity to;
+    std::copy(victim->address().begin(), victim->address().end(), to.begin());
+    std::vector<Descriptor> readers;
+    for (size_t i = 0; i < kConnections; i++) {
+      const auto socket = shm::connect_to(to);
+      const Descriptor lingers = lingering_socket(readers.emplace_back());
+      if (!socket.ok() || !lingers) ::_exit(1);
+      if (shm::send_chunk(socket->get(), 0, kPage, lingers.get()) != shm::SendResult::kSent) ::_exit(2);
+    }
+    char any = 0;
+    ::_exit(::write(ready[1], "x", 1) == 1 && ::read(told[0], &any, 1) == 1 ? 0 : 3);
+  }
+  char any = 0;
+  ASSERT_EQ(::read(ready[0], &any, 1), 1);
+  // The endpoint would wait in its first close until the child ends.
+  EXPECT_TRUE(run_until({&victim, &good}, [&] { return shm::connections_to_close() > shm::kClosingMax; }));
+  ASSERT_TRUE(good.send(peer, "still here"));
+  EXPECT_TRUE(run_until({&victim, &good}, [&] { return !victim.got.empty(); }));
+  EXPECT_LT(shm::connections_to_close(), kConnections);
+  ASSERT_EQ(::write(told[1], "x", 1), 1);
+  int status = 0;
+  ASSERT_TRUE(run_until({&victim, &good}, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ShmEnd late;
+  connect(late, victim);
+  EXPECT_TRUE(run_until({&victim}, [&] { return shm::connections_to_close() == 0; }));
+  for (const int fd : {told[0], told[1], ready[0], ready[1]}) ::close(fd);
 }
 
 TEST_F(ShmHostile, other_user__is_a_peer_where_both_sides_allow_it) {
