@@ -231,10 +231,7 @@ Status ClientSessions::destroy(Session session) {
 
 SessionInfo ClientSessions::info(Session session) const {
   const Client* client = find(session);
-  if (client != nullptr) return info(client);
-  SessionInfo info = context_.ended.info(session);
-  info.is_client = true;
-  return info;
+  return client != nullptr ? info(client) : context_.ended.info(session);
 }
 
 SessionInfo ClientSessions::info(const Client* client) {

@@ -154,7 +154,10 @@ SessionInfo EndpointCore::session_info(Session session) const {
     unknown.status = not_owner("session_info() must be called by the thread that runs the event loop: use post()");
     return unknown;
   }
-  return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
+  const bool is_client = !is_of_server(session);
+  SessionInfo info = is_client ? client_sessions_.info(session) : server_sessions_.info(session);
+  info.is_client = is_client;
+  return info;
 }
 
 Result<bool> EndpointCore::wait_for_open(Session session, detail::SessionWaiter* waiter) {
