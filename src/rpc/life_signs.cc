@@ -44,9 +44,9 @@ LifeSigns::Signs LifeSigns::signs_of(const Run& run) {
   return signs;
 }
 
-/// Returns true if there was a sign of the peer's life since the time that the question tells. A server session does
-/// not note the time of packets of the common case. They count if they came after an earlier question that was asked at
-/// that time or later.
+/// Returns true if there was a sign of the peer's life since `since_ns`. A server session notes no time of a packet of
+/// the common case. Such a packet is a sign if an earlier question was asked since `since_ns`, and the packet came
+/// after that question.
 bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
   const Run* run = peers_.find_run(question.peer.boot_id);
   if (run == nullptr) return false;

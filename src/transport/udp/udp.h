@@ -77,8 +77,8 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr size_t kCopyBytesMax = 1024;
   /// Most datagrams of one burst, to all peers together.
   static constexpr uint32_t kSegmentsMax = 256;
-  /// Most peers with a socket of their own. An eighth of the process's limit of open files, if that is less. All
-  /// endpoints of the process together open at most twice that eighth.
+  /// Most peers with a socket of their own. An eighth of the process's limit of open files, if that is less; and a
+  /// quarter of that limit for all endpoints of the process together.
   static constexpr uint32_t kConnectedMax = 256;
 
   /// kMisuse: datagram_bytes out of range, or `bind` malformed. kUnavailable: port taken, no such address, no

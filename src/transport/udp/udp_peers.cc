@@ -131,7 +131,8 @@ Result<PeerId> UdpImpl::find_or_make(const SocketAddress& target, uint32_t datag
   peer.is_paired = is_paired;
   peer.shared_since = peer.last_flush = flushes_;
   const bool is_to_connect = !is_paired && may_connect();
-  if (!is_paired && !(is_to_connect && give_socket(peer))) {
+  const bool has_socket = is_paired || (is_to_connect && give_socket(peer));
+  if (!has_socket) {
     const int error = is_to_connect ? errno : 0;
     const bool unreachable = error == ENETUNREACH || error == EHOSTUNREACH || error == EINVAL || error == EACCES ||
                              error == EPERM || error == EADDRNOTAVAIL || error == EAFNOSUPPORT;

@@ -805,7 +805,7 @@ Descriptor lingering_socket(Descriptor& reader) {
   return writer;
 }
 
-/// The connections that wait to be closed are few, and then the endpoint accepts no others until they are closed.
+/// The endpoint accepts no more connections than it can close soon.
 TEST_F(ShmHostile, other_user__does_not_stop_the_endpoint_with_descriptors_whose_close_takes_long) {
   SKIP_WITHOUT_ROOT();
   constexpr size_t kConnections = 200;
@@ -814,11 +814,9 @@ TEST_F(ShmHostile, other_user__does_not_stop_the_endpoint_with_descriptors_whose
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setresuid(65534, 65534, 65534) != 0) ::_exit(99);
-    shm::Identity to;
-    std::copy(victim->address().begin(), victim->address().end(), to.begin());
     std::vector<Descriptor> readers;
     for (size_t i = 0; i < kConnections; i++) {
-      const auto socket = shm::connect_to(to);
+      const auto socket = shm::connect_to(identity_of(victim));
       const Descriptor lingers = lingering_socket(readers.emplace_back());
       if (!socket.ok() || !lingers) ::_exit(1);
       if (shm::send_chunk(socket->get(), 0, kPage, lingers.get()) != shm::SendResult::kSent) ::_exit(2);
