@@ -195,8 +195,8 @@ class Management {
     std::vector<Target> targets;  ///< tried in turn
     size_t target = 0;            ///< index of the address whose turn it is
     size_t turns = 0;             ///< turns that are over
+    Duration turn_since{};        ///< beginning of this turn, or of the wait in it before the first datagram
     Duration turn_until = kNever;
-    Duration sent_at{};         ///< time of this turn's first datagram
     uint64_t cookie = 0;        ///< the server's cookie, which the next datagram echoes
     uint8_t cookies_taken = 0;  ///< cookies that were echoed at once
     bool is_sent = false;
@@ -342,6 +342,7 @@ class Management {
   Status begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint, Requests::node_type request,
                        Duration now);
   Request& request_of(uint32_t index) { return requests_.find(index)->second; }  ///< of a session in kConnecting
+  void begin_turn(uint32_t index, Duration now);
   void start_request(uint32_t index, Duration now);
   void start_waiting_requests(uint32_t peer, Duration now);
   void stop_counting(uint32_t index, Duration now);  ///< the request no longer counts in Peer::requests_out

@@ -90,21 +90,26 @@ Status Management::begin_request(uint16_t endpoint, uint32_t local_key, uint16_t
   request.key() = index;
   const Request& begun = requests_.insert(std::move(request)).position->second;
   peers_[peer].waiting.push_back({index, session.generation});
+  begin_turn(index, now);
   start_waiting_requests(peer, now);
   if (!begun.is_sent) arm_session(index, turn_end(begun, now));
   return {};
+}
+
+void Management::begin_turn(uint32_t index, Duration now) {
+  Request& request = request_of(index);
+  request.turn_since = now;
+  if (request.targets.size() == 1) return;
+  request.turn_until = now + kTurn * (1 << std::min<size_t>(request.turns / request.targets.size(), 6));
 }
 
 void Management::start_request(uint32_t index, Duration now) {
   Request& request = request_of(index);
   request.is_sent = true;
   request.is_counted = true;
-  request.sent_at = now;
   peers_[sessions_[index].peer].requests_out++;
   if (request.turns == 0) request.over_at = awake(now) + request.timeout;
-  if (request.targets.size() > 1) {
-    request.turn_until = now + kTurn * (1 << std::min<size_t>(request.turns / request.targets.size(), 6));
-  }
+  begin_turn(index, now);
   send_request(index);
   repeat_later(index, {options_.retry_min, options_.retry_max}, now, turn_end(request, now));
 }
@@ -142,21 +147,23 @@ void Management::send_request(uint32_t index) {
 }
 
 Duration Management::turn_end(const Request& request, Duration now) const {
-  return std::min(now + (request.over_at - awake(now)), request.is_sent ? request.turn_until : kNever);
+  return std::min(now + (request.over_at - awake(now)), request.turn_until);
 }
 
 void Management::on_connecting_time(uint32_t index, Duration now) {
   const Session& session = sessions_[index];
   Request& request = request_of(index);
-  // A request that waits for its turn does not count as unanswered as long as the peer answers other requests.
+  // A request that waits to be sent does not count as unanswered as long as the peer answers other requests.
   if (!request.is_sent) {
-    request.over_at = std::max(request.over_at, peers_[session.peer].answered_at + request.timeout);
+    const Duration answered_at = peers_[session.peer].answered_at;
+    request.over_at = std::max(request.over_at, answered_at + request.timeout);
+    if (awake(now) < answered_at + kTurn) begin_turn(index, now);
   }
   if (awake(now) >= request.over_at) {
     note_turn(index);
     return conclude_connect(index, no_answer(request), now);
   }
-  if (request.is_sent && now >= request.turn_until) return try_next_address(index, now);
+  if (now >= request.turn_until) return try_next_address(index, now);
   const Duration until = turn_end(request, now);
   if (!request.is_sent) return arm_session(index, until);
   send_request(index);
@@ -173,9 +180,7 @@ void Management::on_connecting_time(uint32_t index, Duration now) {
 void Management::note_turn(uint32_t index) {
   Request& request = request_of(index);
   const Peer& peer = peers_[sessions_[index].peer];
-  if (request.is_sent && peer.unreachable_at >= request.sent_at) {
-    request.targets[request.target].why = peer.unreachable;
-  }
+  if (peer.unreachable_at >= request.turn_since) request.targets[request.target].why = peer.unreachable;
 }
 
 /// Begins a new request under another token, so that late answers to the old request are undone (clause 7.3.6).
@@ -211,7 +216,7 @@ void Management::on_unreachable(std::string_view to, Unreachable why, Duration n
       looked_at++;
       if (sessions_[index].state != State::kConnecting) continue;
       const Request& request = request_of(index);
-      if (!request.is_sent || request.turns + 1 >= request.targets.size()) continue;
+      if (request.turns + 1 >= request.targets.size()) continue;
       if (!reserve_notices()) return;  // each request that cannot go on is told to its endpoint
       try_next_address(index, now);
     }

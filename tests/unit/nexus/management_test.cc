@@ -259,6 +259,26 @@ TEST_F(ManagementTest, connect__a_hint_begins_the_next_addresss_turn_once) {
   world.expect_settled();
 }
 
+/// Requests that wait to be sent to a dead address do not wait for those that were sent.
+TEST_F(ManagementTest, connect__those_that_wait_behind_a_dead_address_try_the_next_one) {
+  const AddressText dead("10.9.9.9:1"), right(world.host(kB).address);
+  constexpr size_t kSessions = 1000;
+  for (size_t i = 0; i < kSessions; i++) world.connect(kA, kClient, {dead, right}, kServer);
+  world.run_for(milliseconds(800));  // a turn of 250 ms, and a thousand handshakes
+  EXPECT_EQ(client().client.size(), kSessions);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__hints_move_those_that_wait_to_the_next_address) {
+  const AddressText dead("10.9.9.9:1"), right(world.host(kB).address);
+  constexpr size_t kSessions = 500;
+  for (size_t i = 0; i < kSessions; i++) world.connect(kA, kClient, {dead, right}, kServer);
+  for (size_t i = 0; i < kSessions; i += 64) world.hint(kA, std::string(dead), Unreachable::kPort);
+  world.run_for(milliseconds(240));  // less than a turn
+  EXPECT_EQ(client().client.size(), kSessions);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, connect__late_answers_of_an_earlier_turn_are_undone) {
   world.add_endpoint(kB, 7);
   // The endpoint answers during the turn of the next address.
