@@ -29,7 +29,7 @@ void Cookies::turn_keys(Duration now) {
   const bool is_next = has_keys_ && now - key_since_ < 2 * kKeyLife;
   key_before_ = is_next ? key_ : Key{random_(), random_()};
   key_ = {random_(), random_()};
-  key_since_ = now;
+  key_since_ = is_next ? key_since_ + kKeyLife : now;
   has_keys_ = true;
 }
 

@@ -976,6 +976,17 @@ TEST_F(ManagementTest, cookie__is_bound_to_address_token_and_run_and_expires) {
   EXPECT_EQ(stranger.accept_all(), 1u);
 }
 
+TEST(Cookies, expire_after_two_key_lives_at_the_latest_whenever_they_are_looked_at) {
+  uint64_t randoms = 0;
+  Cookies cookies([&randoms] { return ++randoms; });
+  const Duration begin = std::chrono::seconds(100), instant = milliseconds(1);
+  const uint64_t cookie = cookies.make("10.9.9.9:1", 2, 3, begin);
+  const auto is_good = [&](Duration age) { return cookies.is_good(cookie, "10.9.9.9:1", 2, 3, begin + age); };
+  EXPECT_TRUE(is_good(Cookies::kKeyLife - instant));
+  EXPECT_TRUE(is_good(2 * Cookies::kKeyLife - instant));
+  EXPECT_FALSE(is_good(2 * Cookies::kKeyLife));
+}
+
 TEST_F(ManagementTest, cookie__lost_or_late_delays_the_session_only) {
   world.drops = {wire::ManagementKind::kCookie};
   const uint32_t key = world.connect(kA, kClient, kB, kServer);
