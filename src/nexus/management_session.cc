@@ -20,9 +20,11 @@ constexpr int kTimeoutsOfAsking = 4;
 /// An iteration that lasts this long is a callback: packets alone take microseconds.
 constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
-/// A disconnect is sent this often, within 4 to 7 s. A peer that lives and never acknowledges one would otherwise let
-/// more and more sessions take places and packets for ever.
+/// A disconnect is sent this often to a peer that lives. One that never acknowledges it would otherwise let more and
+/// more sessions take places and packets for ever. While nothing is heard of the peer, the link may be cut, and only
+/// the first disconnects count, from which the interval grows.
 constexpr uint8_t kDisconnectsMax = 32;
+constexpr uint8_t kDisconnectsUnheard = 8;
 
 /// Makes a message that names the session of `m` as its other side names it.
 ManagementMessage reply_to(const ManagementMessage& m, ManagementKind kind) {
@@ -167,10 +169,14 @@ void Management::on_session_time(uint32_t index, Duration now) {
       send_about(index, ManagementKind::kAsk);
       return repeat_later(index, kAskIntervals, now, question->second);
     }
-    case State::kClosing:
-      if (sessions_[index].repetitions >= kDisconnectsMax) return end_session(index, now);
+    case State::kClosing: {
+      Session& session = sessions_[index];
+      if (session.repetitions >= kDisconnectsMax) return end_session(index, now);
+      const bool is_heard = now - peers_[session.peer].heard_at <= kCloseIntervals.max;
+      if (!is_heard && session.repetitions > kDisconnectsUnheard) session.repetitions--;  // repeat_later() counts it
       send_about(index, ManagementKind::kDisconnect);
       return repeat_later(index, kCloseIntervals, now);
+    }
     case State::kClosed:
       return free_session(index, now);
     case State::kFree:

@@ -470,6 +470,22 @@ TEST_F(ManagementTest, disconnect__is_not_repeated_for_ever) {
   world.expect_settled();
 }
 
+TEST(ManagementLink, disconnect__outlasts_a_cut_that_the_relation_outlasts) {
+  World world(7, 2, {.liveness_timeout = std::chrono::seconds(20)});
+  world.add_endpoint(kA, kClient);
+  world.add_endpoint(kB, kServer);
+  const uint32_t key = world.connect(kA, kClient, kB, kServer);
+  world.connect(kA, kClient, kB, kServer);  // so that the relation goes on
+  world.run_for(milliseconds(100));
+  world.cut = {{kA, kB}, {kB, kA}};
+  world.disconnect(kA, kClient, key, true);
+  world.run_for(std::chrono::seconds(9));  // more than 32 disconnects take
+  world.cut.clear();
+  world.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(world.endpoint(kB, kServer).server.size(), 1u);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, disconnect__is_acknowledged_whether_the_session_is_known_or_not) {
   const uint32_t key = connect_and_settle();
   world.disconnect(kA, kClient, key, true);
