@@ -81,9 +81,8 @@ bool read_reply(FieldReader& in, ManagementMessage& m) {
   const uint8_t code = in.number<uint8_t>();
   const uint8_t refusal = in.number<uint8_t>();
   m.version_min = in.number<uint8_t>();
-  if (code > static_cast<uint8_t>(Code::kUnavailable)) return false;
-  m.code = static_cast<Code>(code);
-  // A reason that only later servers know is still a refusal.
+  // A code or a reason that only later servers know is still a refusal.
+  m.code = code <= static_cast<uint8_t>(Code::kUnavailable) ? static_cast<Code>(code) : Code::kRefused;
   m.refusal = refusal < kRefusals ? static_cast<Refusal>(refusal) : Refusal::kOther;
   if (m.code != Code::kOk) return m.refusal != Refusal::kNone;
   read_terms(in, m.terms);

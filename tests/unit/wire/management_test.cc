@@ -237,6 +237,16 @@ TEST(Management, parse__takes_a_later_servers_reason_for_a_refusal) {
   EXPECT_EQ(got.refusal, Refusal::kOther);
 }
 
+TEST(Management, parse__takes_a_later_servers_code_for_a_refusal) {
+  ManagementMessage refusal = message(ManagementKind::kConnectReply);
+  refusal.code = static_cast<Code>(200);
+  refusal.refusal = Refusal::kNoCapacity;
+  ManagementMessage got;
+  ASSERT_EQ(parse_management(bytes_of(refusal), got), ManagementDrop::kNone);
+  EXPECT_EQ(got.code, Code::kRefused);
+  EXPECT_EQ(got.refusal, Refusal::kNoCapacity);
+}
+
 TEST(Management, version_refusal_text__names_both) {
   const std::string_view text = version_refusal_text(2, 1);
   EXPECT_NE(text.find("this side speaks up to version 2"), std::string_view::npos) << text;
