@@ -18,6 +18,8 @@ namespace {
 constexpr uint64_t kPathLimitNs = 5'000'000'000;
 /// A session without a path that is older makes way for any other session: three round trips on most networks.
 constexpr uint64_t kPathGraceNs = 100'000'000;
+/// Most sessions without a path that are looked at to find the oldest one of a host. This takes some us.
+constexpr uint32_t kMakeWayLooks = 256;
 /// If two checks are further apart than this, the endpoint was not running and has not yet read its clients' packets.
 constexpr uint64_t kAbsentNs = 1'000'000'000;
 
@@ -132,11 +134,15 @@ wire::Refusal ServerSessions::refusal_of_peer(const nexus::PeerNexus& peer) {
   return wire::Refusal::kNone;
 }
 
-/// Ends the oldest session without a path if it is of `host` (null: of any host), and if it is old enough, or its run
-/// would still have more sessions than `run` (null: a run without sessions). False: no session has ended.
+/// Ends the oldest session of `host` (null: of any host) without a path, if it is old enough, or its run would still
+/// have more sessions than `run` (null: a run without sessions). False: no session has ended.
 bool ServerSessions::make_way_for_session(const Run* run, const Host* host) {
   Server* oldest = pathless_.first();
-  if (oldest == nullptr || (host != nullptr && oldest->run->host != host)) return false;
+  for (uint32_t looks = 1; oldest != nullptr && host != nullptr && oldest->run->host != host; looks++) {
+    if (looks == kMakeWayLooks) return false;
+    oldest = pathless_.after(oldest);
+  }
+  if (oldest == nullptr) return false;
   const uint32_t own = run != nullptr ? run->server_sessions : 0;
   const bool is_old = context_.now_ns >= oldest->path_until_ns - kPathLimitNs + kPathGraceNs;
   if (!is_old && oldest->run->server_sessions <= own + 1) return false;

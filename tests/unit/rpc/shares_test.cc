@@ -396,6 +396,22 @@ TEST_F(Shares, sessions_without_a_path_make_room) {
   EXPECT_GT(counters().sessions_without_path, 0u);
 }
 
+/// An older session of another host, also without a path, does not keep a host's own from making room.
+TEST_F(Shares, a_hosts_own_session_without_a_path_makes_room_for_its_next_one) {
+  make_server({.server_sessions_per_peer_max = 1});
+  VirtualHost& other = add("10.0.0.3:1", {}, never_probes_a_path);
+  begin_session(other);
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; }));
+  VirtualHost& hog = add("10.0.0.2:1", {}, never_probes_a_path);
+  begin_session(hog);
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 2; }));
+  run_for(300'000'000, 1'000'000);  // the sessions are now old enough to make room, also those of repeated handshakes
+  VirtualHost& honest = add("10.0.0.2:2");
+  const Session session = open(honest);
+  EXPECT_EQ(counters().sessions_without_path, 1u);
+  expect_calls_succeed(honest, session, kPut, 1, 1);
+}
+
 TEST_F(Shares, a_session_that_made_room_before_its_client_had_the_answer_is_asked_for_anew) {
   make_server({.server_sessions_max = 1});
   VirtualHost& late = add("10.0.0.2:1");
