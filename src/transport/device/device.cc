@@ -149,6 +149,7 @@ void DeviceImpl::disconnect(PeerId id) {
     queue_[left] = queue_[i];
     tickets_[left++] = tickets_[i];
   }
+  if (left != queued_) kept_since_ns_ = 0;  // the queue may have another first packet now
   queued_ = left;
   if (queued_ == 0) used_slots_ = 0;
   peer.is_connected = false;

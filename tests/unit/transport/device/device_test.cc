@@ -7,6 +7,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -208,6 +209,23 @@ TEST_F(DeviceTest, full_queue_refuses_until_it_is_empty) {
   EXPECT_TRUE(send(peer_, queued));
   transport_->flush();
   EXPECT_EQ(script_->sent.size(), queued + 1);
+}
+
+TEST_F(DeviceTest, the_time_of_a_packet_does_not_begin_with_that_of_a_disconnected_peers_packet) {
+  const PeerId gone = *transport_->connect(address_of(2), "");
+  script_->space = 0;
+  ASSERT_TRUE(send(gone, 1));
+  transport_->flush();
+  transport_->disconnect(gone);
+  EXPECT_EQ(transport_->counters().send_errors, 1u);
+  const uint64_t begin_ns = transport_->now();
+  while (transport_->now() - begin_ns < DeviceImpl::kKeptNsMax) std::this_thread::yield();
+  ASSERT_TRUE(send(peer_, 2));
+  transport_->flush();
+  script_->space = SIZE_MAX;
+  transport_->flush();
+  EXPECT_EQ(numbers_sent(), std::vector<uint32_t>{2});
+  EXPECT_EQ(transport_->counters().send_errors, 1u);
 }
 
 TEST_F(DeviceTest, packets_that_the_device_never_takes_are_lost_in_bounded_time) {
