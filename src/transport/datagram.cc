@@ -1,8 +1,12 @@
 #include "transport/datagram.h"
 
+#include <algorithm>
+
 namespace tern::transport {
 
 size_t skip_packet(std::span<const std::byte> left, TransportCounters& counters) {
+  const auto begin = std::find_if(left.begin(), left.end(), [](std::byte byte) { return byte != std::byte{0}; });
+  if (begin != left.begin()) return static_cast<size_t>(begin - left.begin());  // padding (clause 2.5)
   if (left.size() >= wire::kHeaderBytes) {
     const wire::Header header = wire::load_header(left.data());
     if (wire::is_plausible(header, left.size())) {

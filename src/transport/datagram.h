@@ -12,7 +12,8 @@
 
 namespace tern::transport {
 
-/// Counts the reason why no valid packet begins at the front of `left`. Returns the number of bytes to skip.
+/// Called if no valid packet begins at the front of `left`. Returns the number of bytes to skip. Counts the reason,
+/// unless they are padding.
 TERN_API size_t skip_packet(std::span<const std::byte> left, TransportCounters& counters);
 
 /// True if a header's first word is that of a valid packet. The length is not checked.

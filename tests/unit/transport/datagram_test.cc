@@ -51,10 +51,23 @@ TEST(Datagram, bytes_behind_the_last_packet__are_dropped_once) {
   for (const size_t extra : {size_t{1}, wire::kHeaderBytes - 1, wire::kHeaderBytes, size_t{100}}) {
     std::vector<std::byte> bytes;
     add_packet(bytes, 1, 8);
-    bytes.resize(bytes.size() + extra);
+    bytes.resize(bytes.size() + extra, std::byte{0xff});
     const Seen seen = visit(bytes);
     EXPECT_EQ(seen.packets, (Packets{{1, 8}})) << extra;
     EXPECT_EQ(seen.counters.dropped_unparsable, 1u) << extra;
+  }
+}
+
+TEST(Datagram, zeros_between_packets__are_padding) {
+  for (const size_t zeros : {size_t{1}, wire::kHeaderBytes, size_t{100}}) {
+    std::vector<std::byte> bytes(zeros);
+    add_packet(bytes, 1, 8);
+    bytes.resize(bytes.size() + zeros);
+    add_packet(bytes, 2, 8);
+    bytes.resize(bytes.size() + zeros);
+    const Seen seen = visit(bytes);
+    EXPECT_EQ(seen.packets, (Packets{{1, 8}, {2, 8}})) << zeros;
+    EXPECT_EQ(seen.counters.dropped_unparsable, 0u) << zeros;
   }
 }
 

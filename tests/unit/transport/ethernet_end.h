@@ -59,10 +59,10 @@ void expect_bad_datagrams_are_dropped(EthernetEnd<Impl>& end) {
   const auto& counters = end->counters();
   const FarSocket socket("10.77.0.2:4003");
   const auto send = [&](std::vector<std::byte> bytes) { socket.send(end.where(), bytes); };
-  send(std::vector<std::byte>(100));
+  send(std::vector<std::byte>(100, std::byte{0xff}));
   EXPECT_TRUE(run_until({&end}, [&] { return counters.dropped_unparsable == 1; }));
   std::vector<std::byte> bytes = packet_of(3, 8, std::byte{1});
-  bytes.resize(bytes.size() + 10);
+  bytes.resize(bytes.size() + 10, std::byte{0xff});
   send(bytes);
   EXPECT_TRUE(run_until({&end}, [&] { return counters.dropped_unparsable == 2; }));
   bytes = packet_of(4, 8, std::byte{1});
