@@ -227,6 +227,7 @@ class TERN_API ShmImpl : public DefaultMembers {
     bool is_deserted = false;       ///< on deserted_
     uint64_t deserted_until = 0;    ///< value of accepted_ at which the wait ends
     uint64_t deserted_backlog = 0;  ///< backlogs_read_ at the beginning of the wait
+    uint64_t deserted_ns = 0;       ///< time of that beginning
     Link link;
   };
 
@@ -403,6 +404,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   void housekeep();
   void housekeep_or_rest();
   void close_ended();
+  bool may_still_come(const Peer& peer);
   void take_from(std::vector<PeerId>& list, size_t count_max);
   bool has_to_retry() const;
   void housekeep_soon() {

@@ -103,7 +103,7 @@ void ShmImpl::housekeep() {
     take_from(deserted_, SIZE_MAX);
     for (const PeerId id : taken_) {
       Peer& peer = *peers_[id];
-      if (backlogs_read_ == peer.deserted_backlog && accepted_ < peer.deserted_until) {
+      if (may_still_come(peer)) {
         deserted_.push_back(id);
         continue;
       }
@@ -136,6 +136,16 @@ void ShmImpl::housekeep() {
   is_busy_ = (connecting_ != 0 && connecting_rounds_ < kConnectingRoundsMax) || has_backlog_ || !closing_.empty() ||
              !deserted_.empty();
   calls_until_housekeeping_ = is_busy_ ? 1 : has_to_retry() ? kCallsPerRetry : kCallsPerHousekeeping;
+}
+
+/// True if a connection of a peer on deserted_ may be in the backlog, or be one whose hello has not been taken yet. A
+/// stranger's connection may look like one, so the wait has an end.
+bool ShmImpl::may_still_come(const Peer& peer) {
+  if (now() - peer.deserted_ns >= kParkedNsMax) return false;
+  if (backlogs_read_ == peer.deserted_backlog && accepted_ < peer.deserted_until) return true;
+  return std::any_of(pending_.begin(), pending_.end(), [&](const Pending& pending) {
+    return !pending.has_hello || pending.message.hello.identity == peer.identity;
+  });
 }
 
 /// True if there is a retry that no event reports.

@@ -201,6 +201,7 @@ void ShmImpl::hang_up(Peer& peer) {
     peer.is_deserted = true;
     peer.deserted_until = accepted_ + shm::kListenBacklog + 1;
     peer.deserted_backlog = backlogs_read_;
+    peer.deserted_ns = now();
     deserted_.push_back(peer.id);
     return housekeep_soon();
   }

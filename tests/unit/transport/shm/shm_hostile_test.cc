@@ -124,6 +124,33 @@ TEST_F(ShmHostile, raw_peer__is_accepted_when_it_keeps_the_rules) {
   EXPECT_EQ(victim->counters().peers_refused, 0u);
 }
 
+/// Both sides connect at one time, and the peer drops the victim's attempt before it says its hello.
+TEST_F(ShmHostile, raw_peer__may_drop_an_attempt_before_its_own_hello) {
+  RawPeer raw(victim);
+  const auto id = victim->connect(raw.identity, "");
+  ASSERT_TRUE(id.ok());
+  Descriptor attempt;
+  ASSERT_TRUE(run_until({&victim}, [&] {
+    attempt = Descriptor(::accept4(raw.listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return static_cast<bool>(attempt);
+  }));
+  attempt.reset();
+  run_some({&victim});
+  EXPECT_EQ(victim->peer_state(*id), PeerState::kConnecting);
+  raw.join(victim);
+  EXPECT_EQ(victim->peer_state(*id), PeerState::kReady);
+}
+
+/// A connection without a hello could be the peer's, but not for ever.
+TEST_F(ShmHostile, attempt__that_was_dropped_ends_though_a_stranger_is_silent) {
+  const RawPeer silent(victim);
+  auto raw = std::make_unique<RawPeer>(victim);
+  const auto id = victim->connect(raw->identity, "");
+  ASSERT_TRUE(id.ok());
+  raw.reset();
+  EXPECT_TRUE(run_until({&victim}, [&] { return victim->peer_state(*id) == PeerState::kDead; }));
+}
+
 /// Reads packets as an endpoint does: burst by burst, with a private copy before any check. The peer writes to its ring
 /// between two reads.
 struct RewritingVisitor {
