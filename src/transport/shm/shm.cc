@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/try.h"
 #include "transport/options.h"
+#include "transport/shm/shm_closer.h"
 
 namespace tern::transport {
 
@@ -89,6 +90,9 @@ Status ShmImpl::open(const shm::Identity& identity) {
 
 ShmImpl::~ShmImpl() {
   for (auto& peer : peers_) close_link(*peer);
+  if (::getpid() != pid_) return;  // in a forked child, which shares the sockets with its parent
+  for (Pending& pending : pending_) shm::close_elsewhere(std::move(pending.socket));
+  shm::close_elsewhere(std::move(listener_));  // with the connections of its backlog
 }
 
 PeerState ShmImpl::peer_state(PeerId id) const {

@@ -832,40 +832,75 @@ Descriptor lingering_socket(Descriptor& reader) {
   return writer;
 }
 
+/// A process of another user that has connected to `victim` several times, and whose connections take until its end to
+/// close.
+struct LingeringStranger {
+  LingeringStranger(ShmEnd& victim, size_t connections) {
+    int ready[2];
+    if (::pipe2(told_, O_CLOEXEC) != 0 || ::pipe2(ready, O_CLOEXEC) != 0) return;
+    child_ = ::fork();
+    char any = 0;
+    if (child_ == 0) {
+      if (::setresuid(65534, 65534, 65534) != 0) ::_exit(99);
+      for (int fd = 3; fd < 1024; fd++) {  // the victim's listener is its own
+        if (fd != told_[0] && fd != ready[1]) ::close(fd);
+      }
+      std::vector<Descriptor> readers;
+      for (size_t i = 0; i < connections; i++) {
+        const auto socket = shm::connect_to(identity_of(victim));
+        const Descriptor lingers = lingering_socket(readers.emplace_back());
+        if (!socket.ok() || !lingers) ::_exit(1);
+        if (shm::send_chunk(socket->get(), 0, kPage, lingers.get()) != shm::SendResult::kSent) ::_exit(2);
+      }
+      ::_exit(::write(ready[1], "x", 1) == 1 && ::read(told_[0], &any, 1) == 1 ? 0 : 3);
+    }
+    ::close(ready[1]);
+    is_connected = ::read(ready[0], &any, 1) == 1;
+    ::close(ready[0]);
+  }
+  ~LingeringStranger() {
+    EXPECT_EQ(::write(told_[1], "x", 1), 1);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child_, &status, 0), child_);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    for (const int fd : told_) ::close(fd);
+  }
+
+  bool is_connected = false;
+
+ private:
+  int told_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
 /// The endpoint accepts no more connections than it can close soon.
 TEST_F(ShmHostile, other_user__does_not_stop_the_endpoint_with_descriptors_whose_close_takes_long) {
   SKIP_WITHOUT_ROOT();
   constexpr size_t kConnections = 200;
-  int told[2], ready[2];
-  ASSERT_TRUE(::pipe2(told, O_CLOEXEC) == 0 && ::pipe2(ready, O_CLOEXEC) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(99);
-    std::vector<Descriptor> readers;
-    for (size_t i = 0; i < kConnections; i++) {
-      const auto socket = shm::connect_to(identity_of(victim));
-      const Descriptor lingers = lingering_socket(readers.emplace_back());
-      if (!socket.ok() || !lingers) ::_exit(1);
-      if (shm::send_chunk(socket->get(), 0, kPage, lingers.get()) != shm::SendResult::kSent) ::_exit(2);
-    }
-    char any = 0;
-    ::_exit(::write(ready[1], "x", 1) == 1 && ::read(told[0], &any, 1) == 1 ? 0 : 3);
+  {
+    const LingeringStranger stranger(victim, kConnections);
+    ASSERT_TRUE(stranger.is_connected);
+    // The endpoint would wait in its first close until the stranger ends.
+    EXPECT_TRUE(run_until({&victim, &good}, [&] { return shm::connections_to_close() > shm::kClosingMax; }));
+    ASSERT_TRUE(good.send(peer, "still here"));
+    EXPECT_TRUE(run_until({&victim, &good}, [&] { return !victim.got.empty(); }));
+    EXPECT_LT(shm::connections_to_close(), kConnections);
   }
-  char any = 0;
-  ASSERT_EQ(::read(ready[0], &any, 1), 1);
-  // The endpoint would wait in its first close until the child ends.
-  EXPECT_TRUE(run_until({&victim, &good}, [&] { return shm::connections_to_close() > shm::kClosingMax; }));
-  ASSERT_TRUE(good.send(peer, "still here"));
-  EXPECT_TRUE(run_until({&victim, &good}, [&] { return !victim.got.empty(); }));
-  EXPECT_LT(shm::connections_to_close(), kConnections);
-  ASSERT_EQ(::write(told[1], "x", 1), 1);
-  int status = 0;
-  ASSERT_TRUE(run_until({&victim, &good}, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   ShmEnd late;
   connect(late, victim);
   EXPECT_TRUE(run_until({&victim}, [&] { return shm::connections_to_close() == 0; }));
-  for (const int fd : {told[0], told[1], ready[0], ready[1]}) ::close(fd);
+}
+
+TEST_F(ShmHostile, other_user__does_not_stop_the_end_of_an_endpoint_either) {
+  SKIP_WITHOUT_ROOT();
+  auto ending = std::make_unique<ShmEnd>();
+  {
+    const LingeringStranger stranger(*ending, 4);
+    ASSERT_TRUE(stranger.is_connected);
+    ending.reset();  // would wait for the connections of its backlog
+    EXPECT_EQ(shm::connections_to_close(), 1u) << "the listener has them";
+  }
+  EXPECT_TRUE(run_until({&victim}, [&] { return shm::connections_to_close() == 0; }));
 }
 
 TEST_F(ShmHostile, other_user__is_a_peer_where_both_sides_allow_it) {
