@@ -1,6 +1,7 @@
 #include "rpc/life_signs.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/try.h"
@@ -11,8 +12,8 @@ namespace tern::rpc {
 
 namespace {
 
-/// Most receives that look for signs of life in the receive queue. A socket's buffer has some thousand packets.
-constexpr uint32_t kLooks = 256;
+/// Most iterations for which a question waits for packets in the receive queue. A socket's buffer has some thousand.
+constexpr uint32_t kIterationsMax = 256;
 /// While the endpoint never reads all packets, read_until_ns() advances at 1/kReadParts of the clock's speed. It stays
 /// behind by at most kReadTimeouts liveness timeouts, so that a silent peer is noticed under any load.
 constexpr uint64_t kReadParts = 8;
@@ -23,11 +24,12 @@ constexpr uint64_t kReadTimeouts = 8;
 void LifeSigns::on_question(nexus::ControlEvent& event) {
   Run* run = peers_.find_run(event.peer.boot_id);
   if (run == nullptr) return;
-  const bool is_alive = note_sign(event);
+  const Signs signs = signs_of(*run);
+  const bool is_alive = note_sign(event, *run, signs);
   run->life_asked_ns = context_.now_ns;
-  run->life_packets = signs_of(*run).packets;
+  run->life_packets = signs.packets;
   if (is_alive || !base::try_reserve(questions_, questions_.size() + 1)) return;
-  questions_.push_back({std::move(event), kLooks});
+  questions_.push_back({std::move(event), 0});
   context_.agenda.at_latest(context_.now_ns);
 }
 
@@ -47,11 +49,8 @@ LifeSigns::Signs LifeSigns::signs_of(const Run& run) {
 /// Returns true if there was a sign of the peer's life since `since_ns`. A server session notes no time of a packet of
 /// the common case. Such a packet is a sign if an earlier question was asked since `since_ns`, and the packet came
 /// after that question.
-bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
-  const Run* run = peers_.find_run(question.peer.boot_id);
-  if (run == nullptr) return false;
-  const Signs signs = signs_of(*run);
-  const bool has_news = run->life_asked_ns >= question.since_ns && signs.packets > run->life_packets;
+bool LifeSigns::note_sign(const nexus::ControlEvent& question, const Run& run, const Signs& signs) {
+  const bool has_news = run.life_asked_ns >= question.since_ns && signs.packets > run.life_packets;
   const uint64_t heard_ns = has_news ? context_.now_ns : signs.heard_ns;
   if (heard_ns <= question.since_ns) return false;
   nexus::EndpointPort::note_life(question, heard_ns);
@@ -61,7 +60,11 @@ bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
 void LifeSigns::answer(bool has_read_all) {
   if (questions_.empty()) return;
   std::erase_if(questions_, [&](Question& question) {
-    return note_sign(question.event) || has_read_all || question.looks_left-- == 0;
+    const bool is_last = has_read_all || ++question.iterations == kIterationsMax;
+    // A look visits all sessions of the peer. At fewer and fewer iterations it does not delay other peers.
+    if (!is_last && !std::has_single_bit(question.iterations)) return false;
+    const Run* run = peers_.find_run(question.event.peer.boot_id);
+    return run == nullptr || note_sign(question.event, *run, signs_of(*run)) || is_last;
   });
   if (!questions_.empty()) context_.agenda.at_latest(context_.now_ns);
 }

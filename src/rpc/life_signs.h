@@ -29,17 +29,17 @@ class TERN_API LifeSigns {
   void clear() { questions_.clear(); }
 
  private:
-  /// A question that waits until all packets that have arrived are read, or for `looks_left` more looks.
+  /// A question that waits until all packets that have arrived are read, or for many iterations.
   struct Question {
     nexus::ControlEvent event;
-    uint32_t looks_left;
+    uint32_t iterations;  ///< that it has waited
   };
   struct Signs {
     uint64_t heard_ns = 0;  ///< latest time of a packet whose time was noted
     uint64_t packets = 0;   ///< packets that the server sessions have received
   };
   static Signs signs_of(const Run& run);
-  bool note_sign(const nexus::ControlEvent& question);
+  bool note_sign(const nexus::ControlEvent& question, const Run& run, const Signs& signs);
 
   EndpointContext& context_;
   Peers& peers_;
