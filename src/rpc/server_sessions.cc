@@ -266,6 +266,8 @@ void ServerSessions::on_packet(const wire::Header& header, const transport::Payl
   }
   if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
   credits_.set_long_requests(pools_.assemblies.taken());
+  // The answer will find it listed, perhaps quietly.
+  if (verdict.is_about_a_call && server->is_listed_to_send) hear_answered(server);
   if (verdict.started != nullptr) {
     const std::byte* data = verdict.message != nullptr ? verdict.message->data() : payload.data;
     return handlers_.run(server, verdict.started, data, verdict.started->request_bytes, verdict.message);
@@ -351,6 +353,7 @@ void ServerSessions::add_to_send(Server* server) {
 void ServerSessions::hear(Server* server) {
   credits_.hear(server->session.heard_epoch);
   if (sweep_at_ns_ == UINT64_MAX) begin_sweep();
+  sweep_keeps_some_ = true;  // the sweep may have passed the session already
   context_.agenda.disarm();
 }
 

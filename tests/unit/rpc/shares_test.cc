@@ -261,6 +261,22 @@ TEST_F(Shares, responses_that_are_never_reported_go_in_time) {
   expect_calls_succeed(client, session, kFetch, 1, kLongBytes, 4);
 }
 
+/// The sweep that was planned when the session came has passed it.
+TEST_F(Shares, responses_of_a_session_that_came_during_a_sweep_go_in_time) {
+  make_server();
+  VirtualHost& first = add("10.0.0.2:1");
+  expect_calls_succeed(first, open(first), kPut, 1, 1, 1);
+  run_for(1'000'000'000, 1'000'000);
+  VirtualHost& silent =
+      add("10.0.0.3:1", {}, [](const wire::Header& header, size_t) { return header.kind() != wire::Kind::kReport; });
+  const Session session = open(silent, {.window = 4});
+  for (int i = 0; i < 4; i++) call(silent, session, kFetch, 1, kLongBytes);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 4; }));
+  EXPECT_GE(response_bytes(), 4 * kLongBytes);
+  run_for(30'000'000'000, 1'000'000);
+  EXPECT_EQ(response_bytes(), 0u);
+}
+
 TEST_F(Shares, responses_go_while_their_session_never_rests) {
   make_server();
   std::vector<Request> kept;
