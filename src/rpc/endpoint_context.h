@@ -30,9 +30,10 @@ namespace tern::rpc {
 /// Returns `duration` in ns, or 0 if it is negative.
 inline uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
-/// Limits each budget to half of the memory limit, because one client could otherwise use up all memory.
+/// Limits what each budget can use to half of the memory limit, because one client could otherwise use up all memory.
+/// The receive budget counts messages, whose blocks may be twice as large.
 inline RpcOptions within_memory_limit(RpcOptions options) {
-  options.receive_budget_bytes = std::min(options.receive_budget_bytes, options.memory_limit_bytes / 2);
+  options.receive_budget_bytes = std::min(options.receive_budget_bytes, options.memory_limit_bytes / 4);
   options.response_budget_bytes = std::min(options.response_budget_bytes, options.memory_limit_bytes / 2);
   return options;
 }

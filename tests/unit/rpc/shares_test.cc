@@ -115,6 +115,23 @@ TEST_F(Shares, requests_that_never_go_on_give_way_to_another_nexus_of_their_addr
   EXPECT_GT(counters().gave_way_arriving, 0u);
 }
 
+/// Each takes a block that is twice as large as itself.
+TEST_F(Shares, requests_that_never_go_on_leave_the_endpoint_memory_within_its_limit) {
+  constexpr size_t kLimit = 8u << 20;
+  constexpr size_t kBytes = (32u << 10) - 63;
+  make_server({.memory_limit_bytes = kLimit});
+  VirtualHost& hog = add("10.0.0.3:1", {}, lets_first_packets_pass);
+  for (int i = 0; i < 5; i++) {
+    const Session session = open(hog, {.window = 64});
+    for (int j = 0; j < 64; j++) call(hog, session, kPut, kBytes, 1);
+  }
+  run_for(1'000'000);
+  EXPECT_GT(arriving_bytes(), kLimit / 4 - kBytes) << "else this test measures nothing";
+  std::vector<MsgBuf> own;
+  for (size_t bytes = 0; bytes < kLimit / 8; bytes += kBytes) own.push_back(server().rpc->alloc_msgbuf(kBytes));
+  for (const MsgBuf& buffer : own) EXPECT_TRUE(buffer);
+}
+
 TEST_F(Shares, requests_without_progress_for_a_second_give_way_to_their_own_nexus) {
   make_server({.receive_budget_bytes = kBudgetBytes});
   bool is_hog = true;
