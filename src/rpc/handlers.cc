@@ -248,8 +248,10 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_w
 Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
   if (incoming->deadline_ns == UINT64_MAX) {
     RequestHandler* handler = entry.handler.get();
+    incoming->waits_for_task.store(true, std::memory_order_relaxed);
     const bool is_submitted =
         context_.nexus.submit_work([handler, incoming] {  // two words fit into the task without an allocation
+          incoming->waits_for_task.store(false, std::memory_order_relaxed);
           Mailbox* mailbox = incoming->mailbox;
           // After close() the handler may be destroyed. The Request then only returns to its mailbox.
           if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
@@ -261,6 +263,7 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
           }
           mailbox->leave_worker();
         });
+    if (!is_submitted) incoming->waits_for_task.store(false, std::memory_order_relaxed);
     return is_submitted ? nullptr : incoming;
   }
   Mailbox* mailbox = context_.mailbox;
@@ -339,7 +342,7 @@ void Handlers::abandon(Incoming* incoming, Server* server) {
     context_.counters.requests_handled--;
     return context_.mailbox->give_incoming(incoming);
   }
-  sessions_.count_abandoned(incoming, server);
+  if (!incoming->waits_for_task.load(std::memory_order_relaxed)) sessions_.count_abandoned(incoming, server);
   incoming->is_cancelled.store(true, std::memory_order_relaxed);
 }
 

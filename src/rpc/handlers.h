@@ -105,7 +105,8 @@ class TERN_API Handlers {
 
   /// True if no handler has had the request yet.
   bool has_not_begun(const Incoming* incoming) const {
-    return incoming->waits_in_loop || context_.mailbox->is_waiting(incoming);
+    return incoming->waits_in_loop || incoming->waits_for_task.load(std::memory_order_relaxed) ||
+           context_.mailbox->is_waiting(incoming);
   }
   /// Separates the request from its slot.
   void abandon(Incoming* incoming, Server* server);

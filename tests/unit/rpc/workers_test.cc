@@ -104,6 +104,36 @@ TEST(Workers, requests_that_no_worker_runs_are_not_counted_as_handled) {
   }
 }
 
+/// They end with their cancels (clause 6.2.4), so that their slots are free for others.
+TEST(Workers, requests_that_wait_for_a_worker_end_with_their_cancels) {
+  constexpr uint16_t kInLoop = 3;
+  WithoutThreads environment;
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({.environment = &environment}));
+  ASSERT_TRUE(world.server->on_request(kWorker, echo, {.worker = true}).ok());
+  ASSERT_TRUE(world.server->on_request(kInLoop, echo).ok());
+  const Session session = world.open({.window = 4});
+  for (const bool has_deadline : {false, true}) {
+    SCOPED_TRACE(has_deadline);
+    CallOptions options;
+    if (has_deadline) options.deadline = kPatience;
+    for (int i = 0; i < 100; i++) {
+      Outcome outcome;
+      const auto call = world.call(session, kWorker, "x", outcome, 256, options);
+      ASSERT_TRUE(call.ok());
+      world.turns(10);
+      EXPECT_TRUE(world.client->cancel(*call).ok());
+      world.turns(10);
+      ASSERT_EQ(outcome.runs, 1);
+    }
+    std::vector<Outcome> outcomes(4);
+    for (Outcome& outcome : outcomes) ASSERT_TRUE(world.call(session, kInLoop, "x", outcome).ok());
+    for (Outcome& outcome : outcomes) ASSERT_TRUE(world.run_until([&] { return outcome.response == "x"; }));
+    for (auto& task : std::exchange(environment.tasks, {})) task();
+    world.turns(10);
+  }
+}
+
 /// A worker takes the memory of each answer, and the endpoint's thread gives it back.
 TEST(Workers, answers_need_no_more_memory_the_more_there_are) {
   constexpr size_t kLimit = 1 << 20;
