@@ -275,7 +275,7 @@ class TERN_API ClientSession {
   bool is_outstanding() const;
   /// The measured timeout, short enough that a silent server is asked some times before the session fails.
   uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
-  ProbeTimer::Timeouts timeouts() const { return {rto_ns(), terms_.liveness_ns}; }
+  ProbeTimer::Timeouts timeouts() const { return {rto_ns(), std::min(terms_.liveness_ns, 4 * ProbeTimer::kAskNsMax)}; }
   /// rto_ns() without the transport's floor, for what costs no more than a header if it is too early.
   uint64_t measured_rto_ns() const { return std::min(rtt_.rto_ns(RttEstimator::kReorderNsMin), rto_ns()); }
   uint64_t early_wait_ns() const { return watch().probe_timer.early_ns(timeouts(), measured_rto_ns()); }

@@ -16,9 +16,6 @@ constexpr uint8_t kStalledRounds = 4;
 /// The call is given up after this many rounds of RFRs for the rest of a response. With back-off a liveness timeout has
 /// more rounds than that for any RTO.
 constexpr uint8_t kFruitlessRounds = 4;
-/// Longest interval between two probes of a call that waits for its answer, for any liveness timeout, because a server
-/// frees a response for which no client asks (clause 5.5.2).
-constexpr uint64_t kAskNsMax = 5'000'000'000;
 /// With a window of this many packets a loss may wait for a round trip, because its credit is a small part of them.
 constexpr uint32_t kWideWindow = 32;
 
@@ -201,7 +198,7 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
 
 void ClientSession::begin_busy_time(uint64_t now_ns) {
   watch().silence.start(now_ns);
-  watch().receiving_ask_at_ns = now_ns + kAskNsMax;
+  watch().receiving_ask_at_ns = now_ns + ProbeTimer::kAskNsMax;
   watch().follow_timer.stop();
   if (was_busy_) return;  // the session has given back its memory and taken it again since the last tick
   was_busy_ = true;
@@ -262,7 +259,7 @@ bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
   bool wants_path_check = watch().silence.is_long();
   // RFRs for the rest of a response wait for credits and their pace, but a probe does not.
   const bool is_ask_due = now_ns >= watch().receiving_ask_at_ns;
-  if (is_ask_due) watch().receiving_ask_at_ns = now_ns + kAskNsMax;
+  if (is_ask_due) watch().receiving_ask_at_ns = now_ns + ProbeTimer::kAskNsMax;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     const ClientSlot* slot = slots_[index];
@@ -297,7 +294,7 @@ void ClientSession::look_at_waiting_call(uint32_t index, uint64_t now_ns, Client
   if (slot->ask_at_ns <= now_ns) {
     control_mask_ |= bit(index);
     const uint64_t waited_ns = now_ns - slot->waiting_since_ns;
-    const uint64_t gap_ns_max = std::max(rto_ns(), std::min(terms_.liveness_ns / 4, kAskNsMax));
+    const uint64_t gap_ns_max = std::max(rto_ns(), std::min(terms_.liveness_ns / 4, ProbeTimer::kAskNsMax));
     slot->ask_at_ns = now_ns + std::clamp(waited_ns / 4, rto_ns(), gap_ns_max);
   }
   result.at_latest(slot->ask_at_ns);

@@ -10,6 +10,9 @@ namespace tern::session {
 /// The wait before a probe, which doubles from probe to probe until there is progress.
 class ProbeTimer {
  public:
+  /// Longest interval between two probes for a call, for any liveness timeout, because a server frees a response for
+  /// which no client asks (clause 5.5.2).
+  static constexpr uint64_t kAskNsMax = 5'000'000'000;
   /// The timeouts of the session at the time of the call.
   struct Timeouts {
     uint64_t rto_ns = 0;       ///< the measured timeout (RttEstimator)

@@ -1132,6 +1132,25 @@ TEST_F(ClientSessionTest, a_server_is_asked_before_it_counts_as_dead_however_lon
   EXPECT_LE(slot->ask_at_ns - now_, terms.liveness_ns / 4);
 }
 
+/// The server keeps its response for some times 5 s only.
+TEST_F(ClientSessionTest, a_tail_is_probed_for_every_5_s_at_least) {
+  ClientTerms terms;
+  terms.liveness_ns = 600'000 * kMs;
+  open(8, terms);
+  begin();
+  sent();
+  const uint64_t since = now_;
+  uint64_t last = now_;
+  while (now_ < since + 60'000 * kMs) {
+    now_ = tick().next_ns;
+    tick();
+    if (sent().empty()) continue;
+    EXPECT_LE(now_ - last, 5'000 * kMs);
+    last = now_;
+  }
+  EXPECT_GE(now_ - since, 60'000 * kMs);
+}
+
 TEST_F(ClientSessionTest, a_lost_first_packet_is_found_before_the_server_counts_as_dead) {
   ClientTerms terms;
   terms.liveness_ns = 8 * kMs;  // less than the first timeout
