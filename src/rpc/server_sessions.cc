@@ -365,13 +365,15 @@ bool ServerSessions::start_credit_epoch() {
 // ---- Clients that are reached where their packets come from (clause 7.7.4) ----
 
 /// Gives the source address of a short paired path probe a token of its own. The session's peer changes only when the
-/// token comes back. There is one such address at a time.
+/// token comes back. There is one such address at a time. The address of the last token keeps it.
 void ServerSessions::answer_pair_probe(Server* server) {
   TransportPort& transport = context_.transport;
   const auto peer = transport.connect_back(server->peer);
   if (!peer.ok()) return;
   uint32_t token = server->session.pair_token();
-  if (server->has_pair_peer && server->pair_peer == *peer) {
+  const bool has_token =
+      server->has_pair_peer ? *peer == server->pair_peer : server->session.has_pair_token() && *peer == server->peer;
+  if (has_token) {
     transport.disconnect(*peer);  // one reference is enough
   } else {
     const uint64_t random = context_.nexus.environment().random();

@@ -35,13 +35,13 @@ PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t pa
   if (state_ == State::kOpen && !reply.is_paired) return on_open_path_reply(header, payload_bytes, now_ns);
   if (state_ == State::kConnecting || !is_proven_by_echo(header)) return PathVerdict::kDropped;
   if (!reply.is_short && payload_bytes != payload_max_) return PathVerdict::kDropped;
+  if (expand_number(header.echo(), sent_.next_number()) >= sent_.next_number()) return PathVerdict::kDropped;
   if (state_ == State::kOpen) {
     const PathVerdict verdict = proof_.on_pair_reply(reply);
     if (verdict != PathVerdict::kDropped) note_server_packet(header, now_ns);
     return verdict;
   }
-  // The echo must be the number of a path probe, because no other packet was sent before the session is open.
-  if (expand_number(header.echo(), sent_.next_number()) >= sent_.next_number()) return PathVerdict::kDropped;
+  // The echo is the number of a path probe, because no other packet was sent before the session is open.
   const PathVerdict verdict = proof_.on_reply(reply);
   if (verdict != PathVerdict::kAnswered && verdict != PathVerdict::kOpened) return verdict;
   note_server_packet(header, now_ns);

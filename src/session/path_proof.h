@@ -25,7 +25,8 @@ class PathProof {
  public:
   /// Most header-only path probes to an address that has not answered one (clause 7.7.3).
   static constexpr uint8_t kShortProbesMax = 3;
-  /// After this many full paired probes without an answer, our address may have changed.
+  /// After this many full paired probes without an answer, our address may have changed. Or they were lost, so a short
+  /// probe asks for a token, and full ones go on with the present one.
   static constexpr uint8_t kFullPairProbesMax = 4;
 
   struct Probe {
@@ -62,16 +63,13 @@ class PathProof {
     if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
     if (!is_answered_) short_probes_left_--;
     if (!is_paired_) return {0, is_answered_, is_answered_ ? session_token_ : path_token_};
-    if (has_pair_token_ && full_pair_probes_++ == kFullPairProbesMax) has_pair_token_ = false;
+    if (has_pair_token_ && full_pair_probes_++ == kFullPairProbesMax) return next_short_paired();
     return next_paired();
   }
   /// Returns the next paired probe. A short probe asks for a pair token, and a full probe has it.
   Probe next_paired() {
-    if (!has_pair_token_) {
-      is_pair_asked_ = true;
-      full_pair_probes_ = 0;
-    }
-    return {wire::kPaired, has_pair_token_, has_pair_token_ ? pair_token_ : path_token_};
+    if (!has_pair_token_) return next_short_paired();
+    return {wire::kPaired, true, pair_token_};
   }
   void forget_pair_token() { has_pair_token_ = false; }
 
@@ -93,6 +91,7 @@ class PathProof {
   PathVerdict on_pair_reply(const Reply& reply) {
     if (!is_paired_) return PathVerdict::kDropped;
     if (reply.is_short) return take_pair_token(reply.token) ? PathVerdict::kFound : PathVerdict::kDropped;
+    if (!has_pair_token_) return PathVerdict::kDropped;  // no full probe waits for it
     has_pair_token_ = false;
     // The present session token may be damaged, so that the server has not answered packets that need it.
     session_token_ = reply.token;
@@ -100,6 +99,11 @@ class PathProof {
   }
 
  private:
+  Probe next_short_paired() {
+    is_pair_asked_ = true;
+    full_pair_probes_ = 0;
+    return {wire::kPaired, false, path_token_};
+  }
   PathVerdict on_full_reply(const Reply& reply) {
     if (!is_answered_ || reply.is_paired != is_paired_) return PathVerdict::kDropped;
     if (reply.is_paired) session_token_ = reply.token;

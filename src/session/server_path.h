@@ -21,6 +21,7 @@ class TERN_API ServerPath {
   uint32_t first_request_number() const { return first_request_number_; }
   /// The token of the last pair reply. Must not be used before the first owe_pair_reply().
   uint32_t pair_token() const { return pair_token_; }
+  bool has_pair_token() const { return has_pair_token_; }
 
   /// True if the full probe shows that the client has received a short reply (clauses 7.7.1 and 7.7.4).
   bool is_proven(const wire::Header& full_probe) const;
@@ -33,7 +34,8 @@ class TERN_API ServerPath {
   void on_short(const wire::Header& probe, uint64_t number);
   /// True if the reply to a proven full probe of `payload_bytes` replaces the reply that is due.
   bool replaces_due_reply(const wire::Header& full_probe, uint32_t payload_bytes) const {
-    return payload_bytes >= reply_payload_bytes_ || (full_probe.flags() & wire::kPaired) != 0;
+    const bool is_paired = (full_probe.flags() & wire::kPaired) != 0;
+    return is_paired || (!is_reply_paired_ && payload_bytes >= reply_payload_bytes_);
   }
   /// Notes that a proven full probe was accepted. Its reply has `payload_bytes`.
   void on_full(const wire::Header& probe, uint64_t number, uint32_t payload_bytes);

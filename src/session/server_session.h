@@ -147,6 +147,7 @@ class TERN_API ServerSession {
   wire::Header pair_reply(uint8_t credit_limit);
   /// The token of the last owe_pair_reply().
   uint32_t pair_token() const { return path_.pair_token(); }
+  bool has_pair_token() const { return path_.has_pair_token(); }
 
   // -- Endings --
 

@@ -96,6 +96,18 @@ TEST_F(PathProofTest, full_paired_probes_without_an_answer_are_followed_by_a_sho
   expect(proof_.next(200), wire::kPaired, true, kPairToken + 1);
 }
 
+/// A burst of losses may cost all full probes and the short one, and the server answers few short ones.
+TEST_F(PathProofTest, full_paired_probes_go_on_if_the_short_one_has_no_answer) {
+  proof_.pair();
+  proof_.next(100);
+  ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < PathProof::kFullPairProbesMax; i++) expect(proof_.next(200), wire::kPaired, true, kPairToken);
+    expect(proof_.next(200), wire::kPaired, false, kPathToken);
+  }
+  EXPECT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
+}
+
 TEST_F(PathProofTest, open_session_is_followed_and_learns_its_token_again) {
   proof_.pair();
   proof_.next(100);
@@ -107,6 +119,8 @@ TEST_F(PathProofTest, open_session_is_followed_and_learns_its_token_again) {
   EXPECT_EQ(proof_.on_pair_reply({true, true, kPairToken + 1}), PathVerdict::kFound);
   expect(proof_.next_paired(), wire::kPaired, true, kPairToken + 1);
   EXPECT_EQ(proof_.on_pair_reply({true, false, kSessionToken + 1}), PathVerdict::kFollowed);
+  EXPECT_EQ(proof_.on_pair_reply({true, false, kSessionToken + 2}), PathVerdict::kDropped)
+      << "no full probe waits for it";
   EXPECT_EQ(proof_.session_token(), kSessionToken + 1);
   expect(proof_.next_paired(), wire::kPaired, false, kPathToken);
 }

@@ -1567,6 +1567,18 @@ TEST_F(ServerSessionTest, a_new_address_makes_the_token_of_the_one_before_worthl
   EXPECT_EQ(sent().size(), 1u);
 }
 
+TEST_F(ServerSessionTest, a_paired_probe_is_answered_before_others_whichever_comes_first) {
+  EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+  pair_reply(111);
+  EXPECT_TRUE(receive(paired_probe(111, kFirst), kPayloadMax).has_paired);
+  const uint64_t paired = client_number_;
+  EXPECT_EQ(drop_of(path_probe(kSessionToken, kFirst), kPayloadMax), Drop::kNone);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.flags(), wire::kPaired);
+  EXPECT_EQ(packets[0].header.echo(), paired);
+}
+
 TEST_F(ServerSessionTest, addresses_get_three_headers_together_until_one_has_answered) {
   make();
   EXPECT_EQ(drop_of(path_probe(kPathToken), 0), Drop::kNone);
