@@ -372,8 +372,8 @@ uint64_t ClientSession::number_of_rfr(uint32_t slot_index, uint64_t echo, uint32
 
 ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const transport::Payload& payload,
                                               uint64_t now_ns) {
-  if (state_ != State::kOpen || payload.bytes > 8 * kCreditReturnWordsMax || payload.bytes % 8 != 0 ||
-      payload.lease != nullptr) {
+  if (state_ != State::kOpen || payload.bytes == 0 || payload.bytes > 8 * kCreditReturnWordsMax ||
+      payload.bytes % 8 != 0 || payload.lease != nullptr) {
     return dropped(Drop::kMalformed);
   }
   if (!is_proven_by_echo(header)) return dropped(Drop::kUnproven);

@@ -900,6 +900,12 @@ TEST_F(ClientSessionTest, malformed_responses) {
   EXPECT_EQ(slot->phase, Phase::kSending);
 }
 
+TEST_F(ClientSessionTest, credit_return_without_a_bitmap_is_malformed) {
+  open();
+  begin();
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, sent()[0].header.number(), 0), {}).drop, Drop::kMalformed);
+}
+
 TEST_F(ClientSessionTest, response_larger_than_its_buffer_is_too_large) {
   open();
   for (uint32_t bytes : {11u, 150u}) {
