@@ -21,7 +21,7 @@ class File {
   virtual ~File() = default;
   /// Appends all bytes, or returns an error; then any beginning of `bytes` may be in the file.
   [[nodiscard]] virtual int append(std::string_view bytes) = 0;
-  /// Shortens the file.
+  /// Shortens the file. With sync() after it, all that is left is durable, also what an earlier run has written.
   [[nodiscard]] virtual int truncate(uint64_t len_bytes) = 0;
   [[nodiscard]] virtual int sync() = 0;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace replicated {
@@ -40,6 +41,10 @@ std::string DiskStorage::load(Saved& saved) {
   if (problem.empty()) problem = load_snapshot(saved);
   if (problem.empty()) problem = load_log(saved);
   if (problem.empty()) problem = remove_others();
+  if (problem.empty()) {
+    // A run that was killed may have renamed files without the sync that followed.
+    if (const int error = directory_->sync(); error != 0) problem = failed("write", "", error);
+  }
   saved.term = state_.term;
   saved.vote = state_.vote;
   return problem;
@@ -119,7 +124,8 @@ std::string DiskStorage::load_log_file(uint64_t number, Saved& saved) {
   if (!is_last) return {};
   last_bytes_ = log->len_bytes;
   if (auto problem = open_last(); !problem.empty()) return problem;
-  if (log->end == disk::Log::End::kWhole) return {};
+  // Cuts a torn record off. A run that was killed may also have written whole records without the sync that followed.
+  // The replica tells others that it has them, so they become durable here.
   int cut_error = last_->truncate(last_bytes_);
   if (cut_error == 0) cut_error = last_->sync();
   return cut_error == 0 ? "" : failed("shorten", name, cut_error);
@@ -166,7 +172,11 @@ std::string DiskStorage::sync() {
   if (unwritten_.empty()) return {};
   int error = last_->append(unwritten_);
   if (error == 0) error = last_->sync();
-  if (error != 0) return failed("write", log_name(log_.back().number), error);
+  if (error != 0) {
+    // A later run must not find records there that the system could not make durable.
+    (void)last_->truncate(last_bytes_);
+    return failed("write", log_name(log_.back().number), error);
+  }
   last_bytes_ += unwritten_.size();
   unwritten_.clear();
   return last_bytes_ < options_.log_bytes_max ? "" : add_log_file(next_index_, false);
@@ -206,10 +216,13 @@ void DiskStorage::put_snapshot(std::shared_ptr<const Snapshot> snapshot, std::fu
   if (thread_.joinable()) thread_.join();  // the thread of the snapshot before, which has ended
   auto write = [this, its = std::move(snapshot), tell = std::move(done)] { tell(write_snapshot(*its)); };
   if (options_.has_thread) {
-    thread_ = std::thread(std::move(write));
-  } else {
-    write();
+    try {
+      thread_ = std::thread(write);
+      return;
+    } catch (const std::system_error&) {  // no more threads: this one writes it
+    }
   }
+  write();
 }
 
 std::string DiskStorage::write_snapshot(const Snapshot& snapshot) {

@@ -376,6 +376,38 @@ TEST(DiskStorage, kill_after_every_operation_keeps_all_promised_data) {
   }
 }
 
+/// A replica tells others what it has loaded, so that must outlast a loss of power.
+TEST(DiskStorage, data_that_a_run_finds_after_a_kill_is_durable) {
+  for (size_t operations = 0;; operations++) {
+    auto disk = std::make_shared<MemoryDisk>();
+    disk->fail_after(operations, EIO);
+    Replica killed(open(disk));
+    const bool has_ended = live(killed).empty();
+    disk->work_again();
+    Replica replica(open(disk));
+    ASSERT_EQ(replica.load(), "") << operations;
+    for_every_choice([&](const MemoryDisk::Choose& choose) {
+      Replica again(open(share(disk->after_crash(choose))));
+      ASSERT_EQ(again.load(), "") << operations;
+      ASSERT_EQ(replica.judge(again.model), "") << operations;
+    });
+    if (has_ended || HasFatalFailure()) break;
+  }
+}
+
+/// What could not be made durable is not there, so that a later run does not take it for durable.
+TEST(DiskStorage, records_whose_sync_failed_are_not_found_again) {
+  auto disk = std::make_shared<MemoryDisk>();
+  Replica replica(open(disk));
+  ASSERT_EQ(replica.load(), "");
+  ASSERT_EQ(replica.append({"never durable"}), "");
+  disk->fail_once_after(1, EIO);  // the sync after the write
+  ASSERT_NE(replica.sync(), "");
+  Saved saved;
+  ASSERT_EQ(load(disk, saved), "");
+  EXPECT_TRUE(saved.entries.empty());
+}
+
 TEST(DiskStorage, full_disk_is_said_and_nothing_is_lost) {
   size_t sentences = 0;
   for (size_t operations = 0;; operations++) {

@@ -45,6 +45,11 @@ class MemoryDisk {
     operations_left_ = operations;
     error_ = error;
   }
+  /// The given number of operations succeed, and only the next one fails.
+  void fail_once_after(uint64_t operations, int error) {
+    fail_after(operations, error);
+    fails_once_ = true;
+  }
   void work_again() { error_ = 0; }
   uint64_t operations() const { return operations_; }
 
@@ -114,7 +119,7 @@ class MemoryDisk {
   int operate(bool needs_room) {
     operations_++;
     if (error_ == 0 || (error_ == ENOSPC && !needs_room)) return 0;
-    if (operations_left_ == 0) return error_;
+    if (operations_left_ == 0) return fails_once_ ? std::exchange(error_, 0) : error_;
     operations_left_--;
     return 0;
   }
@@ -123,6 +128,7 @@ class MemoryDisk {
   std::vector<NameChange> name_changes_;  ///< that were not synced
   uint64_t operations_ = 0, operations_left_ = 0;
   int error_ = 0;
+  bool fails_once_ = false;
 };
 
 class MemoryFile final : public replicated::File {
