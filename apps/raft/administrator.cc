@@ -21,18 +21,20 @@ void Administrator::change(Action action, uint64_t id, std::string_view address,
 }
 
 void Administrator::ask() {
-  const auto session = endpoint_.create_session(target_, {.connect_timeout = options_.attempt});
-  if (!session.ok()) return later(std::string(session.status().message()));
-  session_ = *session;
   tern::MsgBuf request = endpoint_.alloc_msgbuf(kChangeHeadBytes + address_.size());
   tern::MsgBuf response = endpoint_.alloc_msgbuf(kChangeAnswerBytesMax);
   if (!request || !response) return end("there is no memory for the messages");
+  const auto session = endpoint_.create_session(target_, {.connect_timeout = options_.attempt});
+  if (!session.ok()) return later(std::string(session.status().message()));
+  session_ = *session;
   Writer(request.bytes()).write(options_.cluster).write(action_).write(id_).write_text<uint16_t>(address_);
   // The answer may have to wait until a new replica has received a snapshot. The library notices a dead leader earlier.
   const auto accepted =
       endpoint_.enqueue_request(session_, kChange, std::move(request), std::move(response),
                                 [this](tern::Completion& done) { on_answer(done); }, {.deadline = options_.patience});
-  if (!accepted.ok()) later(std::string(accepted.status().message()));
+  if (accepted.ok()) return;
+  (void)endpoint_.destroy_session(session_);
+  later(std::string(accepted.status().message()));
 }
 
 void Administrator::on_answer(tern::Completion& done) {
@@ -70,11 +72,11 @@ void Administrator::later(std::string why) {
 void Administrator::end(std::string problem) { std::exchange(then_, nullptr)(std::move(problem)); }
 
 void Administrator::about(const std::string& uri, std::function<void(std::string, std::string)> then, bool begins) {
-  const auto session = endpoint_.create_session(uri, {.connect_timeout = options_.attempt});
-  if (!session.ok()) return then({}, std::string(session.status().message()));
   tern::MsgBuf request = endpoint_.alloc_msgbuf(begins ? 1 : 0);
   tern::MsgBuf response = endpoint_.alloc_msgbuf(kAboutBytesMax);
   if (!request || !response) return then({}, "there is no memory for the messages");
+  const auto session = endpoint_.create_session(uri, {.connect_timeout = options_.attempt});
+  if (!session.ok()) return then({}, std::string(session.status().message()));
   for (std::byte& byte : request.bytes()) byte = std::byte{1};
   const auto shared = std::make_shared<std::function<void(std::string, std::string)>>(std::move(then));
   const auto accepted =
@@ -86,7 +88,9 @@ void Administrator::about(const std::string& uri, std::function<void(std::string
                                   (*shared)(std::string(as_text(std::as_const(done.response).bytes())), {});
                                 },
                                 {.deadline = options_.attempt});
-  if (!accepted.ok()) (*shared)({}, std::string(accepted.status().message()));
+  if (accepted.ok()) return;
+  (void)endpoint_.destroy_session(*session);
+  (*shared)({}, std::string(accepted.status().message()));
 }
 
 }  // namespace replicated

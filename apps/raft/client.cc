@@ -62,7 +62,7 @@ void Client::begin_attempt() {
       endpoint_.enqueue_request(target.session, kExecute, std::move(request_), std::move(response_),
                                 [this](tern::Completion& done) { on_attempt(done); }, {.deadline = options_.attempt});
   if (accepted.ok()) return;
-  target.has_session = false;
+  if (accepted.status().code() == tern::Code::kSessionReset) target.has_session = false;
   last_failure_ = std::string(accepted.status().message());
   try_later(true);
 }

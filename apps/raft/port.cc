@@ -26,8 +26,17 @@ raft_buffer copy_of(std::string_view bytes) {
 /// Gives a storage's thread access to the endpoint. Closed before the endpoint is destroyed.
 struct Port::Gate {
   std::mutex mutex;
-  tern::Endpoint* endpoint;
+  tern::Endpoint* endpoint;  ///< null: detached
   const std::thread::id owner = std::this_thread::get_id();
+
+  /// Runs the function in the owner's loop, unless the port is detached. False: not now, because memory is short.
+  template <class F>
+  bool post(F function) {
+    const std::lock_guard lock(mutex);
+    if (endpoint == nullptr) return true;
+    const tern::Code code = endpoint->post(std::move(function)).code();
+    return code == tern::Code::kOk || code == tern::Code::kSessionReset;
+  }
 };
 
 Port::Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& storage, PortOptions options,
@@ -206,18 +215,19 @@ int Port::put_snapshot(unsigned trailing, raft_io_snapshot_put* request, const r
     stored->bytes.append(static_cast<const char*>(snapshot->bufs[i].base), snapshot->bufs[i].len);
   }
   put_ = {request, callback, snapshot->index, trailing, snapshot->bufs, stored, std::nullopt};
-  storage_.put_snapshot(stored, [this, gate = gate_](std::string problem) {
+  storage_.put_snapshot(stored, [this, gate = gate_, pause = options_.heartbeat](std::string problem) {
     if (std::this_thread::get_id() == gate->owner) {
       put_.problem = std::move(problem);
       if (!is_settling_) (void)endpoint_.post([this] { settled_(false); });
       return;
     }
-    std::lock_guard lock(gate->mutex);
-    if (gate->endpoint == nullptr) return;
-    (void)gate->endpoint->post([this, text = std::make_unique<std::string>(std::move(problem))] {
-      put_.problem = std::move(*text);
+    const auto outcome = std::make_shared<const std::string>(std::move(problem));
+    while (!gate->post([this, outcome] {
+      put_.problem = *outcome;
       settled_(false);
-    });
+    })) {
+      std::this_thread::sleep_for(pause);
+    }
   });
   return 0;
 }
@@ -325,7 +335,8 @@ void Port::settle_later() {
   if (std::exchange(is_settled_later_, true)) return;
   // The outer function runs in this turn of the loop, before the loop transmits. The inner function runs in the next
   // turn.
-  (void)endpoint_.post([this] { (void)endpoint_.post([this] { late_turn(); }); });
+  const auto post = [this](auto function) { is_settled_later_ = endpoint_.post(std::move(function)).ok(); };
+  post([this, post] { post([this] { late_turn(); }); });
 }
 
 void Port::late_turn() {

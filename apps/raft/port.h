@@ -187,6 +187,12 @@ class Port {
                    raft_io_snapshot_put_cb callback);
   int get_snapshot(raft_io_snapshot_get* request, raft_io_snapshot_get_cb callback);
   int check(std::string problem);  ///< RAFT_IOERR if `problem` is not empty
+  /// As Endpoint::after(). Without memory for a timer this replica cannot continue.
+  template <class F>
+  void run_later(tern::Duration delay, F function) {
+    const tern::Code code = endpoint_.after(delay, std::move(function)).status().code();
+    if (code == tern::Code::kNoMemory) (void)check("there is no memory for a timer; start the replica again");
+  }
   void close();
 
   // ---- calls to other replicas ----

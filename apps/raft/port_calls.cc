@@ -258,7 +258,7 @@ void Port::meet(const std::vector<std::pair<uint64_t, std::string>>& others, std
 void Port::say_hello(uint64_t id) {
   Peer& peer = peers_[id];
   if (is_closed_ || peer.is_met || !problem_.empty()) return;
-  const auto later = [this, id] { (void)endpoint_.after(options_.heartbeat, [this, id] { say_hello(id); }); };
+  const auto later = [this, id] { run_later(options_.heartbeat, [this, id] { say_hello(id); }); };
   if (!open_session(peer)) return later();
   const Head head = head_to(id);
   tern::MsgBuf request = endpoint_.alloc_msgbuf(encoded_bytes(head));
@@ -270,7 +270,7 @@ void Port::say_hello(uint64_t id) {
                                                   [this, id](tern::Completion& answer) { on_hello(id, answer); },
                                                   {.deadline = options_.election_timeout});
   if (accepted.ok()) return;
-  peer.has_session = false;
+  if (accepted.status().code() == tern::Code::kSessionReset) peer.has_session = false;
   later();
 }
 
@@ -287,7 +287,7 @@ void Port::on_hello(uint64_t id, tern::Completion& done) {
     if (are_all_met && met_) std::exchange(met_, nullptr)();
   } else {
     if (!done.status.ok()) on_failure(id, peer, done);
-    (void)endpoint_.after(options_.heartbeat, [this, id] { say_hello(id); });
+    run_later(options_.heartbeat, [this, id] { say_hello(id); });
   }
   settled_(false);
 }

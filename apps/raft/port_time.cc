@@ -43,7 +43,7 @@ void Port::tick() {
   // vote.
   const auto most = static_cast<uint64_t>(options_.heartbeat.count() / 4);
   const auto pause = static_cast<int64_t>(most - environment_.random() % (most / 4 + 1));
-  (void)endpoint_.after(tern::Duration(pause), [this] { tick(); });
+  run_later(tern::Duration(pause), [this] { tick(); });
   if (raft_ == nullptr) return;
   cancel_late();
   // A replica whose log is being replaced cannot take part in elections: it waits until the snapshot is stored.

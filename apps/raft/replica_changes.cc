@@ -132,11 +132,12 @@ void Replica::on_changed(int status) {
   }
   if (status != 0) return end_change(ChangeOutcome::kRefused, raft_strerror(status));
   if (changing_->change.action == Action::kRemove) return end_change(ChangeOutcome::kDone, {});
-  (void)endpoint_.post([this] {
+  const tern::Status posted = endpoint_.post([this] {
     if (!changing_) return;
     if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
     add();  // the next step, or the end of the change
   });
+  if (!posted.ok()) end_change(ChangeOutcome::kLater, {});
 }
 
 void Replica::tell(tern::Request request) {
