@@ -130,7 +130,10 @@ class Branch {
     const auto bytes = request.bytes();
     if (bytes.size() != sizeof(transfer)) return request.fail(kNotATransfer);
     std::memcpy(&transfer, bytes.data(), sizeof(transfer));
-    if (transfer.from >= uris_.size() || transfer.amount <= 0) return request.fail(kNotATransfer);
+    const int64_t all_money = kOpeningBalance * static_cast<int64_t>(uris_.size());
+    if (transfer.from >= uris_.size() || transfer.amount <= 0 || transfer.amount > all_money) {
+      return request.fail(kNotATransfer);
+    }
     const uint64_t received = ledger_.account(transfer.from).received;
     if (transfer.number > received + 1) return request.fail(kNotItsTurn);
     if (transfer.number == received + 1) {  // otherwise it was received before, and its sender did not get the answer

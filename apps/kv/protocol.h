@@ -27,7 +27,7 @@ enum RequestType : uint16_t { kAbout = 1, kGet, kPut, kMultiGet };
 enum Refusal : uint16_t {
   kOverloaded = 1,  ///< nothing was changed; try again later
   kStoreFull,       ///< nothing was changed: no room for this value
-  kMalformed,       ///< not one of the messages above
+  kMalformed,       ///< not one of the messages above, or a key of another partition
   kStoreFailed,     ///< the server cannot read or write its store
 };
 

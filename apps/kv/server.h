@@ -37,7 +37,8 @@ struct ServerCounts {
 /// inspect. A refusal costs no more than a look at that length.
 class Partition {
  public:
-  Partition(Store& store, const ServerOptions& options) : store_(store), options_(options) {}
+  Partition(Store& store, const ServerOptions& options, uint32_t number)
+      : store_(store), options_(options), number_(number) {}
 
   /// Registers the handlers. Must be called in the partition's thread, before its loop.
   tern::Status add_handlers(tern::Endpoint& endpoint) {
@@ -111,9 +112,11 @@ class Partition {
     }
   }
 
+  bool is_here(uint64_t key) const { return partition_of(key, static_cast<uint32_t>(options_.partitions)) == number_; }
+
   void serve_get(tern::Request request) {
     const auto key = parse_integer<uint64_t>(request.bytes());
-    if (!key) return request.fail(kMalformed);
+    if (!key || !is_here(*key)) return request.fail(kMalformed);
     Record record;
     if (store_.get(*key, record) != Store::Outcome::kDone) return request.fail(kStoreFailed);
     auto answer = request.response(kGetHeadBytes + record.value.size());
@@ -124,7 +127,7 @@ class Partition {
 
   void serve_put(tern::Request request) {
     const auto put = parse_put(request.bytes());
-    if (!put) return request.fail(kMalformed);
+    if (!put || !is_here(put->key)) return request.fail(kMalformed);
     uint64_t version = 0;
     switch (store_.put(*put, version)) {
       case Store::Outcome::kDone:
@@ -145,7 +148,7 @@ class Partition {
     size_t len_bytes = 0;
     for (size_t i = 0; i < *keys; ++i) {
       uint64_t key = 0;
-      if (!reader.read(key)) return request.fail(kMalformed);
+      if (!reader.read(key) || !is_here(key)) return request.fail(kMalformed);
       if (store_.get(key, records[i]) != Store::Outcome::kDone) return request.fail(kStoreFailed);
       len_bytes += kRecordHeadBytes + records[i].value.size();
     }
@@ -168,6 +171,7 @@ class Partition {
 
   Store& store_;
   const ServerOptions& options_;
+  const uint32_t number_;
   tern::Endpoint* endpoint_ = nullptr;
   std::deque<Waiting> queue_;                                       ///< if it is not empty, serve_some() will run
   tern::Duration service_time_ = std::chrono::nanoseconds::zero();  ///< time to serve one request, smoothed
@@ -187,7 +191,7 @@ class Server {
     std::string problem = stores_.open(options_.store, options_.partitions, options_.memory_bytes);
     if (!problem.empty()) return problem;
     for (size_t i = 0; i < options_.partitions; ++i) {
-      partitions_.push_back(std::make_unique<Partition>(stores_[i], options_));
+      partitions_.push_back(std::make_unique<Partition>(stores_[i], options_, static_cast<uint32_t>(i)));
     }
     return threads_.start<T>(
         nexus, options_.partitions, cpus, transport, rpc,

@@ -443,8 +443,9 @@ class Session:
         context = _register(self._endpoint, then)
         _started(_call_start(self._endpoint._handle, self._name, request_type, request._handle, response._handle,
                              _on_completion, context, byref(options), byref(name)), context)
-        request._leave()
-        response._leave()
+        request._handle = response._handle = None  # first of all: the call has them, even if a view is still in use
+        request.view.release()
+        response.view.release()
         return name
 
     def cancel(self, name):
@@ -487,6 +488,8 @@ class Request:
 
     def response(self, length):
         """Memory for the answer, which respond() without a message sends."""
+        if self._space is not None:
+            self._space.release()  # its memory is replaced
         space = c_void_p()
         _check(_request_response(self._handle, length, byref(space)))
         self._space = _view(space.value, length)
