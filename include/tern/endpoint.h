@@ -74,8 +74,10 @@ struct CallOptions {
 /// A handler that keeps a Request should call is_cancelled() from time to time. The application may keep four cancelled
 /// requests for each slot of a session's window. The slots of further ones stay taken until the application answers.
 struct HandlerOptions {
-  /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so. Workers
-  /// begin at the latest when the loop has handled the packets that it has received together with the request.
+  /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so. With
+  /// several NexusOptions::worker_threads the handler runs in several threads at a time, so its captures must be
+  /// thread-safe. Workers begin at the latest when the loop has handled the packets that it has received together with
+  /// the request.
   bool worker = false;
   /// Larger requests are refused (kTooLarge) before memory is allocated for them.
   size_t max_request_bytes = 8u << 20;
@@ -95,10 +97,10 @@ enum class Wait : uint8_t {
 struct RpcOptions {
   /// The endpoint's name at its Nexus: E in "tern://HOST:PORT/E". Ids are unique in a Nexus.
   uint16_t endpoint_id = 0;
-  /// Memory for requests of more than one packet while they arrive. When it is used up, a new request fails
-  /// (kNoMemory), or an older request fails in its place: one of an address (IPv4 address, or IPv6 /64), or of a Nexus
-  /// at the same address, that would still use more memory than the new request's sender. Of these, the request fails
-  /// that has made no progress for the longest time. A request without progress for 1 s fails, too.
+  /// Memory for requests of more than one packet while they arrive. When it is used up, a new request makes an older
+  /// one fail (kNoMemory): one of an address (IPv4 address, or IPv6 /64), or else of a Nexus at the same address, that
+  /// would still use more memory than the new request's sender, or else one without progress for 1 s. Of several, the
+  /// one without progress for the longest time fails. If there is none, the new request fails.
   size_t receive_budget_bytes = 256u << 20;
   /// Memory for responses of more than 1 KiB that clients have not reported as received. When it is used up, a response
   /// to the address and Nexus that use most memory is freed: the one that its client has not requested for the longest
@@ -193,9 +195,9 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// Registers the handler for requests of `type` (0..4095). Call this once for each type, before the first loop
-  /// iteration; otherwise kMisuse. kNoMemory. `handler` may have captures of any size, and is destroyed with the
-  /// endpoint.
+  /// Registers the handler for requests of `type` (0..4095). Call this once for each type, before the first call of
+  /// run_event_loop(), run_event_loop_once(), descriptor() or close(); otherwise kMisuse. kNoMemory. `handler` may have
+  /// captures of any size, and is destroyed with the endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
@@ -211,9 +213,9 @@ class Endpoint {
     return add_handler(type, std::move(owned), options);
   }
 
-  /// Registers the listener for the events of all sessions of this endpoint. Call this once, before the first loop
-  /// iteration; otherwise kMisuse. kNoMemory. The listener runs in the owner's loop, close() or ~Rpc, and is destroyed
-  /// with the endpoint.
+  /// Registers the listener for the events of all sessions of this endpoint. Call this once, at the time of
+  /// on_request(); otherwise kMisuse. kNoMemory. The listener runs in the owner's loop, close() or ~Rpc, and is
+  /// destroyed with the endpoint.
   ///
   /// A session of create_session(): kOpen when it opens. kEnded exactly once, as the session's last event, after the
   /// continuations of all its calls. With SessionOptions::reconnect, kConnecting with the reason when the session is
@@ -230,7 +232,8 @@ class Endpoint {
   /// service, and all addresses of the name are tried. Calls wait until the session is open. If it does not open, they
   /// end with the reason.
   /// kMisuse: not such a URI, port 0, or options out of range. kNoMemory. kUnavailable: the name is unknown, the Nexus
-  /// cannot send to the host's address family (IPv4, IPv6), or the system gives no random numbers.
+  /// cannot send to the host's address family (IPv4, IPv6), or the system gives no random numbers. kSessionReset: the
+  /// endpoint is closing or closed.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
   /// Ends a session. Pending calls end with kCancelled in the next iteration. kSessionReset: it has ended already.
   /// kMisuse: a client's session, which this endpoint serves.
@@ -337,8 +340,8 @@ class Endpoint {
   /// or be of a closed endpoint. Does not allocate. kMisuse, without effect: the timer has run, runs now, or was
   /// cancelled, or no timer has this id. An id is never used for another timer.
   TERN_API Status cancel_timer(TimerId timer);
-  /// Runs `then()` in the owner's loop soon. Any thread. kQueueFull: 65536 functions wait. kNoMemory. kSessionReset:
-  /// the endpoint is closed.
+  /// Runs `then()` in the owner's loop soon. Any thread. If the endpoint ends first, `then` is destroyed without a run.
+  /// kQueueFull: 65536 functions wait. kNoMemory. kSessionReset: the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
   /// Makes run_event_loop() return after its present iteration. If the loop does not run, its next call returns after

@@ -87,8 +87,8 @@ struct LogEvent {
   uint64_t left_out = 0;
 };
 
-/// In English, without a line break: "warning: endpoint 0 (udp) of 127.0.0.1:31850: session ... lost: ...". Throws
-/// std::bad_alloc.
+/// In English, without a line break: "warning: endpoint 0 (udp) of 127.0.0.1:31850: session 1a: session_lost, ...".
+/// Throws std::bad_alloc.
 TERN_API std::string to_string(const LogEvent& event);
 
 /// Takes the events of a Nexus and its endpoints: NexusOptions::log. A sink may serve several Nexuses.

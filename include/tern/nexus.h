@@ -30,7 +30,8 @@ struct NexusOptions {
   /// which this side's own threads did not run (a paused or busy machine) does not count. If this Nexus's endpoints do
   /// not run their loops, a peer may be declared dead later, after four times as long.
   Duration liveness_timeout = std::chrono::milliseconds(500);
-  /// Threads for worker handlers, started with the first worker handler.
+  /// Threads for worker handlers, started with the first request for one. If they cannot be started, its client gets
+  /// kQueueFull.
   size_t worker_threads = 1;
   /// Requests that may wait for a worker. Clients of further ones get kQueueFull.
   size_t worker_queue_limit = 4096;

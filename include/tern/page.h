@@ -28,7 +28,7 @@ enum class PageLife : uint8_t {
 struct PageSession {
   uint64_t name = 0;  ///< Session::name
   std::string peer;   ///< SessionInfo::peer
-  SessionInfo info;   ///< all other fields of SessionInfo
+  SessionInfo info;   ///< the other fields of SessionInfo, except for payload_bytes and status
 };
 
 /// A session that has ended; a page has the last 16 of each endpoint.

@@ -41,7 +41,8 @@ class Request {
 
   /// The request message, without alignment. In a handler that runs in the event loop it may lie in the transport's
   /// receive buffer: the span is valid until the handler returns. If the handler keeps the Request, the library copies
-  /// the message then, and bytes() returns the copy, which is valid as long as the Request.
+  /// the message then, and bytes() returns the copy, which is valid as long as the Request. If there is no memory for
+  /// the copy, the client gets kNoMemory, bytes() is empty, and is_cancelled() is true.
   std::span<const std::byte> bytes() const {
     if (place_ == Place::kElsewhere) [[unlikely]]
       return bytes(front_);
@@ -54,10 +55,10 @@ class Request {
   std::span<const std::byte> stable_bytes() const { return stable_bytes(front_); }
   /// Returns the request message in a MsgBuf of the endpoint, to keep it, to send it on or to answer with it. bytes()
   /// is empty afterwards. A message in one packet (over UDP of up to 64 kB, where the path carries such packets) is
-  /// copied once, out of the receive buffer (over shm: one of at most 8 KiB). A longer one is not copied. The exception
-  /// is the first message of a type over shm, without RpcOptions::memory_limit_bytes: it has arrived in memory that
-  /// peers cannot read, and later ones do not. kNoMemory: nothing has changed. kMisuse: already answered, or moved
-  /// from.
+  /// copied once, out of the receive buffer (over shm: one of at most 8 KiB). A longer one is not copied. Over shm the
+  /// first long message of a type is copied, too, unless RpcOptions::memory_limit_bytes is set: it has arrived in
+  /// memory that peers cannot read, and later ones do not. kNoMemory: nothing has changed. kMisuse: already answered,
+  /// or moved from.
   Result<MsgBuf> take_message() { return take_message(front_); }
   /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
   /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved

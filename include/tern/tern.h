@@ -10,7 +10,7 @@
 //   otherwise, and must not throw, unwind or longjmp out of itself.
 // - Threads are those of the C++ interface (docs/threads.md): an endpoint has one owner thread, the thread that first
 //   runs its loop. Only the owner may call functions of an endpoint, unless they say "any thread"; other threads get
-//   TERN_WRONG_THREAD.
+//   TERN_WRONG_THREAD. Nothing checks it for tern_endpoint_now(), _next_due() and _counter().
 // - Returned texts end with a zero byte. Passed texts are copied.
 //
 // A server:
@@ -451,8 +451,10 @@ typedef void (*tern_continuation)(void *context, tern_completion *completion);
 
 /// For tern_call_start(). Zero: the default.
 typedef struct tern_call_options {
-  size_t size;          ///< sizeof(tern_call_options)
-  int64_t deadline_ns;  ///< the call ends with TERN_DEADLINE this long after tern_endpoint_now(); default: never
+  size_t size;  ///< sizeof(tern_call_options)
+  /// The call ends with TERN_DEADLINE this long after tern_endpoint_now(). 0: never. Below 0: TERN_MISUSE. A request
+  /// whose tern_request_time_left() is 0 or less has no time for another call.
+  int64_t deadline_ns;
 } tern_call_options;
 
 /// Sends `request` to the handler of `type`; the response is written to `response`, up to its capacity (a longer

@@ -21,7 +21,7 @@ CC, LIBRARY = sys.argv[1:3]
 PLANTED = {
     "a field in the middle": ("  size_t worker_threads; ", "  size_t fresh;\n  size_t worker_threads; ",
                               "+tern_nexus_options.fresh 16 8"),
-    "a field at the end": ("  int64_t deadline_ns; ", "  int64_t later;\n  int64_t deadline_ns; ",
+    "a field at the end": ("  int64_t deadline_ns;", "  int64_t later;\n  int64_t deadline_ns;",
                            "+struct tern_call_options 24"),
     "another argument": ("uint16_t app_code) TERN_C_NOEXCEPT", "uint32_t app_code) TERN_C_NOEXCEPT",
                          "-tern_status tern_request_fail"),

@@ -65,7 +65,7 @@ struct Dpdk {
     /// Frames of a queue that wait to be received before further ones are lost; a power of two, 512 to 65536. A device
     /// may have fewer. Takes 2 KiB of memory each, more with an MTU above 1500.
     uint32_t receive_buffers = 4096;
-    /// Round trips above this make Swift slow down, in microseconds, 1 to 100000. Untested on hardware.
+    /// Swift's target for a round trip (docs/congestion.md), in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
     /// The traffic class of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
     uint32_t traffic_class = 0;

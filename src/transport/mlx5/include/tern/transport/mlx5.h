@@ -41,9 +41,9 @@ struct Mlx5 {
     /// where a link on the path has a smaller MTU. Peers use the smaller of their values.
     uint32_t datagram_bytes = 0;
     /// Frames that wait to be received before further ones are lost; a power of two, 1024 to 65536. Takes 2 KiB of
-    /// memory each, 8 KiB with an MTU above 4074.
+    /// memory each, 4 KiB with an MTU above 2026, 8 KiB above 4074.
     uint32_t receive_buffers = 4096;
-    /// Round trips above this make Swift slow down, in microseconds, 1 to 100000. Untested on hardware.
+    /// Swift's target for a round trip (docs/congestion.md), in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
     /// The traffic class of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
     uint32_t traffic_class = 0;

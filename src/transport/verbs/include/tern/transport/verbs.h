@@ -41,7 +41,7 @@ struct Verbs {
     /// Packets that wait to be received before further ones are lost; a power of two, 64 to 16384. Takes one MTU of
     /// memory each.
     uint32_t receive_buffers = 2048;
-    /// Round trips above this make Swift slow down, in microseconds, 1 to 100000. Untested on hardware.
+    /// Swift's target for a round trip (docs/congestion.md), in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
     /// The service level of all packets, 0 to 15, for networks with a separate class for RDMA: on InfiniBand the
     /// service level, on RoCE the priority of tagged frames.

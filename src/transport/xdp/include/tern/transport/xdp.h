@@ -58,7 +58,7 @@ struct Xdp {
     /// takes 2 KiB of locked memory, 4 KiB with an MTU above 1774. A queue takes the same for 2048 more frames, which
     /// it sends.
     uint32_t receive_buffers = 2048;
-    /// Round trips above this make Swift slow down, in microseconds, 1 to 100000.
+    /// Swift's target for a round trip (docs/congestion.md), in microseconds, 1 to 100000.
     uint32_t delay_target_us = 100;
     /// The traffic class of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
     uint32_t traffic_class = 0;
