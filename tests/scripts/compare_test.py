@@ -186,6 +186,12 @@ sys.exit({exit_code})
         self.assertIn('scripts/compare --build-dir', head)
         self.assertIn('Steady enough for a verdict in all 1 measurements.', out)
 
+    def test_without_git_the_commit_is_unknown(self):
+        with mock.patch.dict(os.environ, PATH=self.directory):
+            code, out, err = self.run_it()
+        self.assertEqual((code, err.count('Error')), (0, 0), err)
+        self.assertIn('; commit unknown; ', out.splitlines()[0])
+
     def test_a_busy_machine_gets_figures_and_no_ratio(self):
         self.fake('limits/ring_pingpong', *UNSTEADY)
         self.fake('latency', 0.3, 4000, 12, 0.3, 8000)
