@@ -429,6 +429,12 @@ time.sleep(60)
         self.assertAlmostEqual(row['ratio'], statistics.median((2 + i / 100) / (1 + i / 100) for i in range(5)))
         self.assertRegex(row['verdict'], '^slower by 98')
 
+    def test_compare_names_the_first_of_pairs_with_the_same_benchmark(self):
+        for build in ('build', 'other'):
+            self.fake('small_rpc_rate', line('rate_mrps'), build=build)
+        row, = self.rows('--filter=^shm.rate', '--rounds=1', '--compare', f'{self.directory}/build', f'{self.directory}/other')
+        self.assertEqual(row['pair'], 'shm.rate')
+
 
 if __name__ == '__main__':
     unittest.main()
