@@ -145,16 +145,18 @@ class Runs(unittest.TestCase):
         path = os.path.join(self.directory, build, 'microbench', program)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         texts = [output if isinstance(output, str) else json.dumps(output) for output in outputs]
+        cases = '\n'.join(f'{turn}) printf %s {shlex.quote(text)} ;;' for turn, text in enumerate(texts))
+        with open(path + '.turn', 'w', encoding='utf-8') as file:
+            file.write('0\n')
         with open(path, 'w', encoding='utf-8') as file:
-            file.write(f'''#!{sys.executable}
-import os, sys
-texts = {texts!r}
-count = __file__ + '.count'
-turn = os.path.getsize(count) if os.path.exists(count) else 0
-open(count, 'a').write('x')
-sys.stdout.write(texts[turn % len(texts)])
-if {exit_code}: sys.stderr.write('fake: there is no such thing\\n')
-sys.exit({exit_code})
+            file.write(f'''#!/bin/sh
+read -r turn <"$0.turn"
+echo $((turn + 1)) >"$0.turn"
+case $((turn % {len(texts)})) in
+{cases}
+esac
+[ {exit_code} = 0 ] || echo 'fake: there is no such thing' >&2
+exit {exit_code}
 ''')
         os.chmod(path, 0o755)
 
