@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Tests of scripts/plot over plot_sample.jsonl, which is recorded output of the benchmarks. Debian's Python, as the script."""
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -9,8 +11,10 @@ import sys
 import tempfile
 import unittest
 
+CACHE = tempfile.TemporaryDirectory()
+os.environ['MPLCONFIGDIR'] = CACHE.name
 try:
-    from matplotlib import image
+    from matplotlib import image, pyplot
 except ImportError:
     print('skipped: there is no matplotlib here (scripts/setup test)')
     sys.exit(77)
@@ -22,7 +26,6 @@ sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader('plot', PLOT)
 plot = importlib.util.module_from_spec(importlib.util.spec_from_loader('plot', loader))
 loader.exec_module(plot)
-SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'scale', 'compare'}
 
 
 def run_of(transport, us=1.0, **params):
@@ -81,14 +84,22 @@ class Plot(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
         self.out = os.path.join(self.directory, 'a', 'b')
+        self.addCleanup(pyplot.close, 'all')
 
-    def plot(self, *arguments, **environment):
+    def run_script(self, *arguments, **environment):
         return subprocess.run([PLOT, *arguments, '--out', self.out], capture_output=True, text=True, check=False,
-                              env={**os.environ, 'MPLCONFIGDIR': self.directory, **environment})
+                              env={**os.environ, **environment})
+
+    def plot(self, *arguments):
+        """The same in this process, which has loaded matplotlib."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = plot.main([*arguments, '--out', self.out])
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def file(self, *lines):
-        path = os.path.join(self.directory, 'lines')
-        with open(path, 'w', encoding='utf-8') as file:
+        handle, path = tempfile.mkstemp(dir=self.directory)
+        with open(handle, 'w', encoding='utf-8') as file:
             file.writelines((line if isinstance(line, str) else json.dumps(line)) + '\n' for line in lines)
         return path
 
@@ -98,20 +109,22 @@ class Plot(unittest.TestCase):
         self.assertIn(sentence, done.stderr)
         self.assertFalse(os.path.exists(self.out))
 
-    def sample(self, **verdict):
-        """The recorded lines, those of scripts/compare with this verdict."""
+    def recorded(self, *benches):
+        """The recorded lines of these benchmarks, or all."""
         with open(SAMPLE, encoding='utf-8') as file:
             lines = [json.loads(text) for text in file]
-        return self.file(*[{**line, **verdict} if line.get('bench') == 'compare' else line for line in lines])
+        return [line for line in lines if not benches or line.get('bench') in benches]
 
     def test_no_verdict_is_grey(self):
         for verdict, expected in (({}, False), ({'no_verdict': None}, True)):
-            self.plot(self.sample(**verdict))
+            self.plot(self.file(*[{**line, **verdict} for line in self.recorded('compare')]))
             pixels = image.imread(os.path.join(self.out, 'compare.png'))[:, :, :3]
             self.assertEqual((pixels.max(axis=2) - pixels.min(axis=2) > 0.3).any(), expected)
 
     def test_a_picture_of_each_subject(self):
-        done = self.plot(self.sample(no_verdict=None))  # it was recorded on a busy machine
+        # scripts/compare was recorded on a busy machine.
+        done = self.run_script(self.file(*[{**line, 'no_verdict': None} if line.get('bench') == 'compare' else line
+                                           for line in self.recorded()]))
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         names = ('latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'scale', 'compare')
         self.assertEqual(done.stdout.splitlines(), [os.path.join(self.out, f'{name}.png') for name in names])
@@ -141,11 +154,8 @@ class Plot(unittest.TestCase):
         self.assertEqual((done.returncode, os.listdir(self.out)), (0, ['windows.png']), done.stderr)
 
     def test_several_files_make_one_set(self):
-        with open(SAMPLE, encoding='utf-8') as file:
-            lines = file.read().splitlines()
-        first = self.file(*[line for line in lines if '"ratio"' in line])
-        done = self.plot(first, SAMPLE)
-        self.assertEqual(len(done.stdout.splitlines()), len(SUBJECTS), done.stderr)
+        done = self.plot(self.file(*self.recorded('ratio')), self.file(*self.recorded('raft_sim')))
+        self.assertEqual((done.returncode, sorted(os.listdir(self.out))), (0, ['raft.png', 'ratios.png']), done.stderr)
 
     def test_input_without_curves_is_an_error(self):
         one_point = {'bench': 'x', 'transport': 'shm', 'params': {'window': 3}, 'metrics': {'rate_mrps': 1}}
@@ -165,7 +175,7 @@ class Plot(unittest.TestCase):
         with open(os.path.join(self.directory, 'modules', 'matplotlib.py'), 'w', encoding='utf-8') as file:
             file.write('raise ImportError\n')
         self.assert_refuses('matplotlib is not installed: scripts/setup bench',
-                            self.plot(SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))
+                            self.run_script(SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))
 
 
 if __name__ == '__main__':
