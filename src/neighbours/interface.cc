@@ -19,6 +19,10 @@ namespace {
 
 constexpr int kAttempts = 10;  ///< at reading a list that changes meanwhile
 
+bool has(const std::vector<base::SocketAddress>& list, const base::SocketAddress& address) {
+  return std::ranges::any_of(list, [&](const auto& own) { return std::ranges::equal(own.ip(), address.ip()); });
+}
+
 /// Calls `on_address(const AddressMessage&)` for each address of the namespace, and `restart()` before each attempt.
 template <class R, class F>
 int ask_for_addresses(Netlink& netlink, R&& restart, F&& on_address) {
@@ -39,18 +43,20 @@ int ask_for_interface(Netlink& netlink, const Request& request, Interface* inter
   if (!found) return EPROTO;
   std::vector<base::SocketAddress> global;
   std::vector<base::SocketAddress> link_local;
+  std::vector<base::SocketAddress> tentative;
   const auto restart = [&] {
-    global.clear();
-    link_local.clear();
+    for (auto* list : {&global, &link_local, &tentative}) list->clear();
   };
   const int address_error = ask_for_addresses(netlink, restart, [&](AddressMessage address) {
-    if (address.interface != found->index || !address.is_usable) return;
+    if (address.interface != found->index) return;
     if (address.ip.is_link_local()) address.ip.set_scope(found->index);
-    (address.is_link_local ? link_local : global).push_back(address.ip);
+    if (address.is_tentative) tentative.push_back(address.ip);
+    if (address.is_usable) (address.is_link_local ? link_local : global).push_back(address.ip);
   });
   if (address_error != 0) return address_error;
   global.insert(global.end(), link_local.begin(), link_local.end());
   found->addresses = std::move(global);
+  found->tentative = std::move(tentative);
   *interface = std::move(*found);
   return 0;
 }
@@ -80,10 +86,9 @@ Result<Interface> read(const Request& request, F&& missing) {
 
 }  // namespace
 
-bool Interface::has_address(const base::SocketAddress& address) const {
-  return std::any_of(addresses.begin(), addresses.end(),
-                     [&](const auto& own) { return std::ranges::equal(own.ip(), address.ip()); });
-}
+bool Interface::has_address(const base::SocketAddress& address) const { return has(addresses, address); }
+
+bool Interface::is_tentative(const base::SocketAddress& address) const { return has(tentative, address); }
 
 int read_interface(Netlink& netlink, const Request& request, Interface* interface) {
   int error = ENOMEM;

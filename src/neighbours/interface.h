@@ -31,9 +31,12 @@ struct Interface {
   /// The addresses have port 0. Global addresses come before link-local ones, which have the interface as their scope.
   /// IPv6 addresses that the kernel has not yet found to be unique are left out.
   std::vector<base::SocketAddress> addresses;
+  /// IPv6 addresses that the kernel is still testing for uniqueness, as it does again after the interface was down.
+  std::vector<base::SocketAddress> tentative;
 
-  /// Does not compare port and scope.
+  /// These calls do not compare port and scope.
   bool has_address(const base::SocketAddress& address) const;
+  bool is_tentative(const base::SocketAddress& address) const;
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 

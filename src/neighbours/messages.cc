@@ -274,8 +274,10 @@ std::optional<AddressMessage> read_address(const nlmsghdr& message) {
   if (!local) local = other;
   if (!local) return std::nullopt;
   address.ip = *local;
-  const bool is_optimistic = (flags & IFA_F_OPTIMISTIC) != 0;
-  address.is_usable = (flags & IFA_F_DADFAILED) == 0 && ((flags & IFA_F_TENTATIVE) == 0 || is_optimistic);
+  const bool is_duplicate = (flags & IFA_F_DADFAILED) != 0;
+  const bool is_tested = (flags & IFA_F_TENTATIVE) != 0 && (flags & IFA_F_OPTIMISTIC) == 0;
+  address.is_usable = !is_duplicate && !is_tested;
+  address.is_tentative = !is_duplicate && is_tested;
   return address;
 }
 

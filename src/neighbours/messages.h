@@ -84,6 +84,7 @@ struct AddressMessage {
   uint32_t interface = 0;
   base::SocketAddress ip;
   bool is_usable = false;      ///< found to be unique, or need not be unique
+  bool is_tentative = false;   ///< not usable yet, because the kernel is still testing whether it is unique
   bool is_link_local = false;  ///< IPv4, too
 };
 

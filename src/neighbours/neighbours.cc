@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -147,9 +148,7 @@ Status Neighbours::failure(Id id) const {
 
 Status Neighbours::own_failure() const {
   if (interface_.index == 0) return gone();
-  // Linux may take the address away while the interface is down.
-  if (interface_.is_up && interface_.is_running && has_lost_source()) return lost_source();
-  return {};
+  return is_source_gone_ ? lost_source() : Status();
 }
 
 Status Neighbours::gone() const {
@@ -162,17 +161,36 @@ Status Neighbours::lost_source() const {
       {"the network interface ", interface_.name, " has lost the address ", source_.ip_text(), ": add it again"});
 }
 
-bool Neighbours::has_lost_source() const { return !source_.is_wildcard() && !interface_.has_address(source_); }
+bool Neighbours::has_lost_source() const {
+  return !source_.is_wildcard() && !interface_.has_address(source_) && !interface_.is_tentative(source_);
+}
+
+/// Linux removes IPv6 addresses from an interface that goes down, and a network manager adds them again a moment after
+/// it is up. An address is gone for good only if it stays away while the interface is up.
+void Neighbours::watch_source(uint64_t now_ns) {
+  if (!interface_.is_up || !interface_.is_running || !has_lost_source()) {
+    source_due_ns_ = UINT64_MAX;
+    is_source_gone_ = false;
+    return;
+  }
+  if (is_source_gone_) return;
+  if (source_due_ns_ == UINT64_MAX) source_due_ns_ = now_ns + Table::kGiveUpNs;
+  if (now_ns < source_due_ns_) return;
+  source_due_ns_ = UINT64_MAX;
+  is_source_gone_ = true;
+  is_interface_changed_ = true;
+}
 
 Neighbours::Changes Neighbours::update(uint64_t now_ns) {
   read_events();
   if (is_interface_due_) refresh_interface();
+  watch_source(now_ns);
   ask(now_ns);
   return {table_.take_changes(), std::exchange(is_interface_changed_, false)};
 }
 
 uint64_t Neighbours::next_update_ns() const {
-  return is_interface_due_ || are_reports_lost_ ? 0 : table_.next_action_ns();
+  return is_interface_due_ || are_reports_lost_ ? 0 : std::min(table_.next_action_ns(), source_due_ns_);
 }
 
 void Neighbours::read_events() {

@@ -47,6 +47,7 @@ class Neighbours : public Resolver {
   void on_event(const nlmsghdr& message);
   void refresh_interface();
   bool has_lost_source() const;
+  void watch_source(uint64_t now_ns);
   Status gone() const;
   Status lost_source() const;
   void ask(uint64_t now_ns);
@@ -60,10 +61,12 @@ class Neighbours : public Resolver {
   Table table_;
   Netlink events_;  ///< receives from the multicast groups
   Netlink requests_;
-  base::Descriptor solicitors_[2];     ///< UDP sockets of IPv4 and IPv6 that send by the interface
-  bool are_reports_lost_ = false;      ///< the lost reports are newer than those that are still to be read
-  bool is_interface_due_ = false;      ///< interface_ must be read again
-  bool is_interface_changed_ = false;  ///< the change is not yet reported
+  base::Descriptor solicitors_[2];       ///< UDP sockets of IPv4 and IPv6 that send by the interface
+  bool are_reports_lost_ = false;        ///< the lost reports are newer than those that are still to be read
+  bool is_interface_due_ = false;        ///< interface_ must be read again
+  bool is_interface_changed_ = false;    ///< the change is not yet reported
+  uint64_t source_due_ns_ = UINT64_MAX;  ///< while source_ is away: the time at which it is gone; else never
+  bool is_source_gone_ = false;
 };
 
 }  // namespace tern::neighbours

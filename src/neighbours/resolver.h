@@ -53,7 +53,8 @@ class Resolver {
   /// The interface as of the last update(). `index` is 0 once the interface is gone.
   virtual const Interface& interface() const = 0;
   /// The failure as of the last update(). Not ok: from now on no packet may leave from the endpoint's own address,
-  /// because the interface or the address is gone, or because another host has the address; the text says which.
+  /// because the interface or the address is gone, or because another host has the address; the text says which. An
+  /// address that the kernel's interface has lost is gone after about three seconds.
   virtual Status own_failure() const = 0;
 };
 

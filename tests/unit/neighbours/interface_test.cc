@@ -95,7 +95,11 @@ TEST_F(InterfaceTest, address_that_is_not_yet_unique_is_left_out) {
   Network::set("ipv6/conf/eth0/accept_dad", 1);
   Network::set("ipv6/conf/eth0/dad_transmits", 100);
   ASSERT_TRUE(run("ip address add fd00::7/64 dev eth0"));
-  EXPECT_FALSE((*interface_by_name("eth0")).has_address(ip("fd00::7")));
+  const auto found = interface_by_name("eth0");
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE((*found).has_address(ip("fd00::7")));
+  EXPECT_TRUE((*found).is_tentative(ip("fd00::7")));
+  EXPECT_FALSE((*found).is_tentative(ip("fd00::1")));
 }
 
 TEST_F(InterfaceTest, many_addresses_are_all_listed) {

@@ -270,10 +270,21 @@ TEST(NeighboursMessages, links_and_addresses_are_read) {
   ASSERT_TRUE(own);
   EXPECT_EQ(own->interface, 7u);
   EXPECT_EQ(own->ip, ip("10.0.0.1"));
-  EXPECT_TRUE(own->is_usable);
-  EXPECT_FALSE(read_one(address(IFA_F_TENTATIVE), read_address)->is_usable);
-  EXPECT_FALSE(read_one(address(IFA_F_DADFAILED), read_address)->is_usable);
-  EXPECT_TRUE(read_one(address(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC), read_address)->is_usable);
+}
+
+TEST(NeighboursMessages, address_is_usable_or_tentative_by_its_flags) {
+  struct Case {
+    uint32_t flags;
+    bool is_usable, is_tentative;
+  };
+  for (const Case& one : {Case{0, true, false}, Case{IFA_F_TENTATIVE, false, true}, Case{IFA_F_DADFAILED, false, false},
+                          Case{IFA_F_TENTATIVE | IFA_F_DADFAILED, false, false},
+                          Case{IFA_F_TENTATIVE | IFA_F_OPTIMISTIC, true, false}}) {
+    const auto read = read_one(address(one.flags), read_address);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->is_usable, one.is_usable) << one.flags;
+    EXPECT_EQ(read->is_tentative, one.is_tentative) << one.flags;
+  }
 }
 
 TEST(NeighboursMessages, end_of_a_dump_has_its_error) {

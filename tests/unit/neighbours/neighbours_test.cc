@@ -334,6 +334,57 @@ TEST_F(NeighboursTest, removed_own_address_is_reported) {
   EXPECT_TRUE(becomes_known(own, Network::kOwnMac));
 }
 
+TEST_F(NeighboursTest, own_address_is_gone_after_some_seconds_without_it) {
+  stop_clock();
+  make(ip("10.0.0.1"));
+  ASSERT_TRUE(run("ip address del 10.0.0.1/24 dev eth0"));
+  EXPECT_TRUE(wait_until([&] { return !neighbours_->interface().has_address(ip("10.0.0.1")); }));
+  EXPECT_LE(neighbours_->next_update_ns(), now() + Table::kGiveUpNs);
+  skip(Table::kGiveUpNs - 1);
+  update();
+  EXPECT_TRUE(neighbours_->own_failure().ok());
+  interface_changes_ = 0;
+  skip(1);
+  update();
+  EXPECT_EQ(interface_changes_, 1);
+  EXPECT_EQ(neighbours_->own_failure().message(),
+            "the network interface eth0 has lost the address 10.0.0.1: add it again");
+  EXPECT_EQ(neighbours_->next_update_ns(), UINT64_MAX);
+}
+
+TEST_F(NeighboursTest, own_address_that_returns_after_the_interface_was_down_is_not_gone) {
+  stop_clock();
+  make(ip("fd00::1"));
+  ASSERT_TRUE(run("ip link set eth0 down"));
+  EXPECT_TRUE(wait_until([&] { return !neighbours_->interface().is_up; }));
+  skip(Table::kGiveUpNs);
+  ASSERT_TRUE(run("ip link set eth0 up"));
+  EXPECT_TRUE(wait_until([&] { return neighbours_->interface().is_running; }));
+  EXPECT_FALSE(neighbours_->interface().has_address(ip("fd00::1")));
+  skip(Table::kGiveUpNs - 1);
+  update();
+  EXPECT_TRUE(neighbours_->own_failure().ok());
+  ASSERT_TRUE(run("ip address add fd00::1/64 dev eth0"));
+  EXPECT_TRUE(wait_until([&] { return neighbours_->interface().has_address(ip("fd00::1")); }));
+  skip(Table::kGiveUpNs);
+  update();
+  EXPECT_TRUE(neighbours_->own_failure().ok());
+}
+
+TEST_F(NeighboursTest, own_address_that_the_kernel_tests_again_is_not_gone) {
+  Network::set("ipv6/conf/eth0/keep_addr_on_down", 1);
+  Network::set("ipv6/conf/eth0/accept_dad", 1);
+  Network::set("ipv6/conf/eth0/dad_transmits", 100);
+  stop_clock();
+  make(ip("fd00::1"));
+  ASSERT_TRUE(run("ip link set eth0 down && ip link set eth0 up"));
+  EXPECT_TRUE(wait_until(
+      [&] { return neighbours_->interface().is_running && neighbours_->interface().is_tentative(ip("fd00::1")); }));
+  skip(Table::kGiveUpNs);
+  update();
+  EXPECT_TRUE(neighbours_->own_failure().ok()) << neighbours_->own_failure().message();
+}
+
 TEST_F(NeighboursTest, lost_reports_do_not_matter) {
   ASSERT_TRUE(run("ip route add 10.1.0.0/16 via 10.0.0.2"));
   const Id id = find("10.0.0.2");
