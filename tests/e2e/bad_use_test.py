@@ -5,6 +5,7 @@ Usage: bad_use_test.py BUILD_DIR [--at_most=N]
   --at_most  for a sanitized build: runs some N programs of each test, evenly spread among all
 """
 import concurrent.futures
+import functools
 import glob
 import os
 import re
@@ -27,6 +28,7 @@ def programs():
     return sorted(path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK))
 
 
+@functools.cache
 def flags_of(program):
     """Names and types of the flags that the program defines itself."""
     if os.path.basename(program) == 'fresh_client':
@@ -37,6 +39,7 @@ def flags_of(program):
             if '/microbench/' in flag.findtext('file') or '/apps/' in flag.findtext('file')}
 
 
+@functools.cache
 def transports_of(program):
     """Names of the transports that the program runs over."""
     done = subprocess.run([program, '--list_transports'], capture_output=True, text=True, timeout=SECONDS_MAX, check=True)

@@ -336,7 +336,7 @@ TEST_P(SessionModel, every_order_of_events) {
 #else
   constexpr bool kExhausts = true;
 #endif
-  const uint64_t budget = option("TERN_MODEL_STATES", 20'000);
+  const uint64_t budget = option("TERN_MODEL_STATES", kExhausts ? 20'000 : 4'000);
   Explorer explorer(GetParam().options);
   size_t states = 0;
   for (uint32_t surprises = 0; surprises <= kSurprisesMax && states < budget; surprises++) {

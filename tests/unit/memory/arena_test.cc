@@ -98,10 +98,16 @@ struct ModelCase {
 };
 void PrintTo(const ModelCase& c, std::ostream* out) { *out << c.name; }
 
+#ifdef TERN_IS_SANITIZED
+constexpr unsigned kModelSeeds = 1;
+#else
+constexpr unsigned kModelSeeds = 4;
+#endif
+
 class ArenaModel : public testing::TestWithParam<ModelCase> {};
 
 TEST_P(ArenaModel, random_operations_keep_messages_apart) {
-  for (unsigned seed = 1; seed <= 4; ++seed) {
+  for (unsigned seed = 1; seed <= kModelSeeds; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     ArenaOptions options = small_options();
