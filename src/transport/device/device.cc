@@ -96,7 +96,8 @@ Result<PeerId> DeviceImpl::connect(std::span<const std::byte> address, std::stri
   if (packet_bytes_max < kPacketBytesMin) return refuse();
 
   std::string key;
-  if (!base::try_grow([&] { key.append(text).append(host); })) return kNoPeerMemory;
+  const auto make_key = [&] { key.append(text).append(1, '\0').append(host); };  // no host has a zero byte
+  if (!base::try_grow(make_key)) return kNoPeerMemory;
   if (const auto known = ids_.find(key); known != ids_.end()) {
     ++peers_[known->second].references;
     return known->second;

@@ -159,6 +159,13 @@ TEST_F(DeviceTest, device_is_asked_once_per_peer_and_its_error_is_returned) {
   EXPECT_EQ(script_->gone, std::set<Device::Peer>{1001});
 }
 
+TEST_F(DeviceTest, address_and_host_of_one_peer_are_not_those_of_another) {
+  std::vector<std::byte> longer = address_of(1);
+  longer.push_back(std::byte{'1'});
+  const PeerId one = *transport_->connect(address_of(1), "10.0.0.7");
+  EXPECT_NE(*transport_->connect(longer, "0.0.0.7"), one);
+}
+
 TEST_F(DeviceTest, burst_is_one_call) {
   for (uint32_t i = 0; i < 100; i++) ASSERT_TRUE(send(peer_, i, "payload"));
   EXPECT_EQ(script_->transmits, 0);
