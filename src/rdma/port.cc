@@ -288,7 +288,10 @@ Result<OpenedPort> open_port(std::string_view transport, const PortChoice& choic
 bool has_other_address(ibv_context* context, const Port& port) {
   ibv_port_attr attributes{};
   if (ibv_query_port(context, port.number, &attributes) != 0 || attributes.state != IBV_PORT_ACTIVE) return false;
-  if (port.fabric == Fabric::kInfiniband && attributes.lid != 0 && attributes.lid != port.lid) return true;
+  if (port.fabric == Fabric::kInfiniband) {
+    if (attributes.lid != 0 && attributes.lid != port.lid) return true;
+    if (partition_at(context, port.number, port.partition_index) != port.partition) return true;
+  }
   ibv_gid_entry entry{};
   if (ibv_query_gid_ex(context, port.number, port.gid_index, &entry, 0) != 0) return false;
   return std::memcmp(entry.gid.raw, port.gid.data(), port.gid.size()) != 0;

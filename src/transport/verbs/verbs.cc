@@ -33,7 +33,8 @@ constexpr Status kPairLost(Code::kUnavailable,
                            "endpoint");
 constexpr Status kMoved(
     Code::kUnavailable,
-    "verbs: the port has another address now, so that no peer can reach this endpoint: create a new one");
+    "verbs: the port has another address now, or another partition, so that no peer can reach this endpoint: create a "
+    "new one");
 
 }  // namespace
 
@@ -306,6 +307,7 @@ void VerbsImpl::fail(Status why) {
       case IBV_EVENT_PORT_ACTIVE:
       case IBV_EVENT_LID_CHANGE:
       case IBV_EVENT_GID_CHANGE:
+      case IBV_EVENT_PKEY_CHANGE:
         if (rdma::has_other_address(context, objects_->opened.port)) failure = kMoved;
         break;
       default:  // a port that is down loses packets until it is back, or fails their sends (Soft-RoCE)

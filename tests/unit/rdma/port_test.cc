@@ -188,6 +188,9 @@ TEST_F(OpenPort, other_address) {
   auto opened = open_port("verbs", {});
   ASSERT_TRUE(opened.ok());
   EXPECT_FALSE(has_other_address(opened->context.get(), opened->port));
+  opened->port.partition ^= 1;
+  EXPECT_TRUE(has_other_address(opened->context.get(), opened->port)) << "the table has another P_Key there";
+  opened->port.partition ^= 1;
   provider().raise_event(-1, IBV_EVENT_LID_CHANGE);
   EXPECT_TRUE(has_other_address(opened->context.get(), opened->port));
   provider().raise_event(-1, IBV_EVENT_PORT_ERR);
