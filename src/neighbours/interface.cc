@@ -42,18 +42,21 @@ int ask_for_interface(Netlink& netlink, const Request& request, Interface* inter
   if (error != 0) return error;
   if (!found) return EPROTO;
   std::vector<base::SocketAddress> global;
+  std::vector<base::SocketAddress> passing;
   std::vector<base::SocketAddress> link_local;
   std::vector<base::SocketAddress> tentative;
   const auto restart = [&] {
-    for (auto* list : {&global, &link_local, &tentative}) list->clear();
+    for (auto* list : {&global, &passing, &link_local, &tentative}) list->clear();
   };
   const int address_error = ask_for_addresses(netlink, restart, [&](AddressMessage address) {
     if (address.interface != found->index) return;
     if (address.ip.is_link_local()) address.ip.set_scope(found->index);
     if (address.is_tentative) tentative.push_back(address.ip);
-    if (address.is_usable) (address.is_link_local ? link_local : global).push_back(address.ip);
+    if (!address.is_usable) return;
+    (address.is_link_local ? link_local : address.is_passing ? passing : global).push_back(address.ip);
   });
   if (address_error != 0) return address_error;
+  global.insert(global.end(), passing.begin(), passing.end());
   global.insert(global.end(), link_local.begin(), link_local.end());
   found->addresses = std::move(global);
   found->tentative = std::move(tentative);

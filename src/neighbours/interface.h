@@ -29,6 +29,7 @@ struct Interface {
   uint16_t vlan = 0;    ///< VLAN id, 1 to 4094, of a VLAN device; else 0
   uint32_t parent = 0;  ///< index of the interface below a VLAN device; 0: none, or in another network namespace
   /// The addresses have port 0. Global addresses come before link-local ones, which have the interface as their scope.
+  /// Of the global ones, those that the kernel will remove come last: temporary and deprecated IPv6 addresses.
   /// IPv6 addresses that the kernel has not yet found to be unique are left out.
   std::vector<base::SocketAddress> addresses;
   /// IPv6 addresses that the kernel is still testing for uniqueness, as it does again after the interface was down.

@@ -278,6 +278,7 @@ std::optional<AddressMessage> read_address(const nlmsghdr& message) {
   const bool is_tested = (flags & IFA_F_TENTATIVE) != 0 && (flags & IFA_F_OPTIMISTIC) == 0;
   address.is_usable = !is_duplicate && !is_tested;
   address.is_tentative = !is_duplicate && is_tested;
+  address.is_passing = parts->body.ifa_family == AF_INET6 && (flags & (IFA_F_TEMPORARY | IFA_F_DEPRECATED)) != 0;
   return address;
 }
 

@@ -86,6 +86,7 @@ struct AddressMessage {
   bool is_usable = false;      ///< found to be unique, or need not be unique
   bool is_tentative = false;   ///< not usable yet, because the kernel is still testing whether it is unique
   bool is_link_local = false;  ///< IPv4, too
+  bool is_passing = false;     ///< IPv6: a temporary address (RFC 8981), or a deprecated one
 };
 
 /// Calls `on_message(const nlmsghdr&)` for each complete message of `bytes`, which must be aligned as nlmsghdr.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,18 @@ TEST_F(InterfaceTest, address_that_is_not_yet_unique_is_left_out) {
   EXPECT_FALSE((*found).has_address(ip("fd00::7")));
   EXPECT_TRUE((*found).is_tentative(ip("fd00::7")));
   EXPECT_FALSE((*found).is_tentative(ip("fd00::1")));
+}
+
+TEST_F(InterfaceTest, addresses_that_the_kernel_will_remove_come_last) {
+  ASSERT_TRUE(run("ip address add fd00::8/64 dev eth0 nodad preferred_lft 0"));  // deprecated at once
+  ASSERT_TRUE(run("ip address add fd00::9/64 dev eth0 nodad"));
+  const auto found = interface_by_name("eth0");
+  ASSERT_TRUE(found.ok());
+  const auto is_global = [](const auto& address) { return !address.is_link_local(); };
+  std::vector<base::SocketAddress> global;
+  std::ranges::copy_if((*found).addresses, std::back_inserter(global), is_global);
+  ASSERT_FALSE(global.empty());
+  EXPECT_EQ(global.back().ip_text(), "fd00::8");
 }
 
 TEST_F(InterfaceTest, many_addresses_are_all_listed) {

@@ -277,14 +277,19 @@ TEST(NeighboursMessages, address_is_usable_or_tentative_by_its_flags) {
     uint32_t flags;
     bool is_usable, is_tentative;
   };
-  for (const Case& one : {Case{0, true, false}, Case{IFA_F_TENTATIVE, false, true}, Case{IFA_F_DADFAILED, false, false},
-                          Case{IFA_F_TENTATIVE | IFA_F_DADFAILED, false, false},
-                          Case{IFA_F_TENTATIVE | IFA_F_OPTIMISTIC, true, false}}) {
+  for (const Case& one :
+       {Case{0, true, false}, Case{IFA_F_TENTATIVE, false, true}, Case{IFA_F_DADFAILED, false, false},
+        Case{IFA_F_TENTATIVE | IFA_F_DADFAILED, false, false}, Case{IFA_F_TENTATIVE | IFA_F_OPTIMISTIC, true, false}}) {
     const auto read = read_one(address(one.flags), read_address);
     ASSERT_TRUE(read);
     EXPECT_EQ(read->is_usable, one.is_usable) << one.flags;
     EXPECT_EQ(read->is_tentative, one.is_tentative) << one.flags;
   }
+}
+
+/// IPv4 has the flag of temporary addresses for secondary ones, which stay.
+TEST(NeighboursMessages, secondary_address_is_not_passing) {
+  EXPECT_FALSE(read_one(address(IFA_F_SECONDARY), read_address)->is_passing);
 }
 
 TEST(NeighboursMessages, end_of_a_dump_has_its_error) {
