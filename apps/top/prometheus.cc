@@ -1,10 +1,12 @@
 #include <tern/counters.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cinttypes>
 #include <functional>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "views.h"
 
@@ -16,7 +18,8 @@ namespace {
 /// first samples.
 class Metrics {
  public:
-  /// Leaves out a second sample with the same labels, because only a damaged page has one.
+  /// Leaves out a second sample with the same labels: of a damaged page, or of one that a killed process of another
+  /// container has left.
   void add_sample(const std::string& name, const char* type, const std::string& help, const std::string& labels,
                   const std::string& value) {
     const auto [found, is_new] = index_.try_emplace(name, metrics_.size());
@@ -105,7 +108,12 @@ void add_session(Metrics& metrics, const std::string& endpoint_labels, const ter
 std::string as_prometheus(const Reading& reading, size_t sessions) {
   Metrics metrics;
   const std::map<std::string, std::string> help_of = helps();
-  for (const tern::Page& page : reading.pages) {
+  // A process that lives for certain comes before others with the same labels.
+  std::vector<const tern::Page*> pages;
+  for (const tern::Page& page : reading.pages) pages.push_back(&page);
+  std::ranges::stable_partition(pages, [](const tern::Page* page) { return page->life == tern::PageLife::kAlive; });
+  for (const tern::Page* its_page : pages) {
+    const tern::Page& page = *its_page;
     const std::string process =
         label("pid", std::to_string(page.pid)) + ',' + label("program", page.program) + ',' + label("uri", page.uri);
     const bool is_up = !page.is_closed && page.life != tern::PageLife::kDead;
