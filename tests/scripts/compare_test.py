@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -133,17 +134,18 @@ class Runs(unittest.TestCase):
         placements = placement if isinstance(placement, list) else [placement] * len(p50s)
         lines = [json.dumps({'metrics': {'p50_us': p50, 'p99_us': 2 * p50}, 'placement_ns': placement_ns,
                              'placement_ns_min': placement_ns}) for p50, placement_ns in zip(p50s, placements)]
+        cases = '\n'.join(f'{turn}) echo {shlex.quote(line)} ;;' for turn, line in enumerate(lines))
+        with open(path + '.turn', 'w', encoding='utf-8') as file:
+            file.write('0\n')
         with open(path, 'w', encoding='utf-8') as file:
-            file.write(f'''#!{sys.executable}
-import sys
-count = __file__ + '.count'
-open(count, 'a').close()
-lines = {lines!r}
-turn = len(open(count).read())
-open(count, 'a').write('x')
-print(lines[turn % len(lines)])
-if {exit_code}: sys.stderr.write('fake: no such thing\\n')
-sys.exit({exit_code})
+            file.write(f'''#!/bin/sh
+read -r turn <"$0.turn"
+echo $((turn + 1)) >"$0.turn"
+case $((turn % {len(lines)})) in
+{cases}
+esac
+[ {exit_code} = 0 ] || echo 'fake: no such thing' >&2
+exit {exit_code}
 ''')
         os.chmod(path, 0o755)
 
