@@ -112,7 +112,7 @@ struct Result {
 };
 /// As small_rpc_rate, whose comment says why.
 constexpr uint64_t kCallsPerSample = 64;
-constexpr double kWarmUpSeconds = 0.3;
+constexpr double kWarmUpSecondsMax = 0.3;
 
 /// What a peer's requests are in.
 template <class Peer>
@@ -125,7 +125,7 @@ struct MessageOf<Peer> {
   using Type = typename Peer::Message;
 };
 
-/// Keeps `window` requests in flight for --seconds after a warm-up, and checks each response.
+/// Keeps `window` requests in flight for --seconds after a warm-up, which is no longer, and checks each response.
 template <class Peer>
 Result call(Peer& peer, size_t size, size_t window) {
   using tern::microbench::Ticks;
@@ -144,6 +144,7 @@ Result call(Peer& peer, size_t size, size_t window) {
   }
   const double ticks_per_second = 1e9 / Ticks::ns_per_tick();
   const auto ticks_of = [&](double seconds) { return static_cast<uint64_t>(seconds * ticks_per_second); };
+  const double warm_up_seconds = std::min(kWarmUpSecondsMax, FLAGS_seconds);
   Result result;
   uint64_t number = 0;
   uint64_t now_ticks = Ticks::now();
@@ -182,7 +183,7 @@ Result call(Peer& peer, size_t size, size_t window) {
       if (is_warm && slots[index].begin_ticks != 0) result.ticks.add(now_ticks - slots[index].begin_ticks);
     }
     const uint64_t passed_ticks = now_ticks - start_ticks;
-    if (!is_warm && passed_ticks > ticks_of(kWarmUpSeconds)) {
+    if (!is_warm && passed_ticks > ticks_of(warm_up_seconds)) {
       is_warm = true;
       answered_before = result.answered;
       start_ticks = now_ticks;
