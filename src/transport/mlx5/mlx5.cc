@@ -23,8 +23,6 @@ constexpr Status kBadDatagramBytes(Code::kMisuse, "mlx5: Mlx5::Options::datagram
 constexpr Status kNoMemory(Code::kNoMemory,
                            "mlx5: no memory for the endpoint's queues: free some, or use fewer endpoints");
 constexpr Status kNoDescriptors(Code::kUnavailable, "mlx5: no file descriptors are left: raise the limit (ulimit -n)");
-constexpr uint32_t kTagsBytes = frames::kEthernetBytes + 2 * frames::kVlanTagBytes;  ///< in front of an IP packet
-constexpr uint32_t kStrideBytesMin = 2048;  ///< one size for the usual MTU and smaller ones
 
 }  // namespace
 
@@ -75,12 +73,12 @@ Status Mlx5Impl::open(std::string_view listen_host) {
   return status;
 }
 
-/// Computes the size of datagrams from the MTU. Strides must hold the MTU.
+/// Computes the size of datagrams from the MTU. Strides can hold the MTU.
 Status Mlx5Impl::choose_sizes(uint32_t* datagram_bytes) const {
   const Mlx5Device& device = objects_->device;
   const neighbours::Interface& interface = device.interface;
-  if (interface.mtu_bytes + kTagsBytes > device.stride_bytes_max) {
-    const std::string most = std::to_string(device.stride_bytes_max - kTagsBytes);
+  if (interface.mtu_bytes + Mlx5Device::kTagsBytes > device.stride_bytes_max) {
+    const std::string most = std::to_string(device.stride_bytes_max - Mlx5Device::kTagsBytes);
     return ethernet::status_of(kMlx5Names, Code::kUnavailable, "the network interface's MTU is too large",
                                {"the MTU of ", interface.name, " is ", std::to_string(interface.mtu_bytes),
                                 ", and the device's strides hold frames of an MTU of at most ", most, ": ip link set ",
@@ -96,8 +94,7 @@ Status Mlx5Impl::choose_sizes(uint32_t* datagram_bytes) const {
 /// Registers the memory of both queues, and message memory.
 Status Mlx5Impl::open_memory() {
   const Mlx5Device& device = objects_->device;
-  const uint32_t stride_bytes =
-      std::max({std::bit_ceil(device.interface.mtu_bytes + kTagsBytes), kStrideBytesMin, device.stride_bytes_min});
+  const uint32_t stride_bytes = device.stride_bytes();
   constexpr size_t kPage = 4096;
   const size_t slot_bytes = (Mlx5Send::Queue::kMemoryBytes + kPage - 1) / kPage * kPage;
   const size_t receive_bytes = size_t{options_.receive_buffers} * stride_bytes;

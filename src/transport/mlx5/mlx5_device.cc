@@ -4,6 +4,7 @@
 #include <net/if.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <initializer_list>
@@ -125,6 +126,7 @@ class Search {
     auto interface =
         ethernet::find_interface(kMlx5Names, device, interface_index_of(found->context.get(), number, attributes));
     if (!interface.ok()) return note(interface.status().code() == Code::kNoMemory ? 5 : 2, interface.status());
+    const uint32_t port_mtu_bytes = interface->mtu_bytes;
     if (choice_.vlan != 0) {
       interface = ethernet::find_vlan(kMlx5Names, *interface, choice_.vlan);
       if (!interface.ok()) return note(3, interface.status());
@@ -140,6 +142,7 @@ class Search {
     *best = rank;
     found->port = number;
     found->interface = std::move(*interface);
+    found->port_mtu_bytes = port_mtu_bytes;
     found->address = own->address;
     found->bytes_per_sec = rdma::bytes_per_sec_of(attributes);
   }
@@ -163,6 +166,12 @@ class Search {
 };
 
 }  // namespace
+
+uint32_t Mlx5Device::stride_bytes() const {
+  const uint32_t mtu_bytes = std::max(interface.mtu_bytes, port_mtu_bytes);
+  const uint32_t wished = std::max(std::bit_ceil(mtu_bytes + kTagsBytes), kStrideBytesMin);
+  return std::max(std::min(wished, stride_bytes_max), stride_bytes_min);
+}
 
 Result<Mlx5Device> open_mlx5_device(const Mlx5Choice& choice) {
   int count = 0;

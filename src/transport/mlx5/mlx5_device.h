@@ -11,6 +11,7 @@
 
 #include "base/address.h"
 #include "ethernet/names.h"
+#include "frames/layout.h"
 #include "neighbours/interface.h"
 #include "rdma/handles.h"
 
@@ -28,10 +29,18 @@ struct Mlx5Choice {
 
 /// The context's asynchronous events are read without blocking.
 struct Mlx5Device {
+  static constexpr uint32_t kTagsBytes = frames::kEthernetBytes + 2 * frames::kVlanTagBytes;  ///< before an IP packet
+  static constexpr uint32_t kStrideBytesMin = 2048;  ///< one size for the usual MTU and smaller ones
+
+  /// The size of strides. They hold the longest frame that the port takes, if the device has such strides, because each
+  /// frame that is too long for a stride costs a new receive queue.
+  uint32_t stride_bytes() const;
+
   rdma::Context context;
   rdma::ProtectionDomain domain;
   uint8_t port = 0;                 ///< from 1
   neighbours::Interface interface;  ///< with a VLAN: the VLAN's interface
+  uint32_t port_mtu_bytes = 0;      ///< of the port's own interface; a VLAN's interface may have a smaller MTU
   base::SocketAddress address;      ///< of the interface; its port is that of the choice
   uint64_t bytes_per_sec = 0;       ///< of the link
   bool has_checksums = false;       ///< the device makes and checks those of IP and UDP

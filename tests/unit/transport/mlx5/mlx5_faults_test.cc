@@ -149,6 +149,24 @@ TEST_F(Mlx5Test, frames_longer_than_a_stride__are_dropped__however_many) {
   ASSERT_TRUE(run("ip link set tern0 mtu 1500"));
 }
 
+TEST(Mlx5Device, strides_hold_the_longest_frame_of_the_port__also_on_a_vlan_with_a_smaller_mtu) {
+  Mlx5Device device;
+  device.stride_bytes_min = 64;
+  device.stride_bytes_max = 8192;
+  const auto stride_bytes = [&](uint32_t mtu_bytes, uint32_t port_mtu_bytes) {
+    device.interface.mtu_bytes = mtu_bytes;
+    device.port_mtu_bytes = port_mtu_bytes;
+    return device.stride_bytes();
+  };
+  EXPECT_EQ(stride_bytes(1280, 1500), 2048u);
+  EXPECT_EQ(stride_bytes(1500, 1500), 2048u);
+  EXPECT_EQ(stride_bytes(1500, 4000), 4096u);
+  EXPECT_EQ(stride_bytes(1500, 8170), 8192u);
+  EXPECT_EQ(stride_bytes(1500, 9000), 8192u);
+  device.stride_bytes_min = 4096;
+  EXPECT_EQ(stride_bytes(1500, 1500), 4096u);
+}
+
 TEST_F(Mlx5Test, wrong_checksum_of_a_frame_whose_completion_is_lost__is_found_in_software) {
   End end;
   const auto mac = neighbours::interface_by_name("tern0")->mac;
