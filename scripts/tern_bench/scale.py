@@ -4,8 +4,9 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
 import tempfile
+
+from tern_bench import groups
 
 # sweep    what grows, and a row's table
 # series   curve of the sweep
@@ -90,14 +91,13 @@ def run(build_dir, point, seconds, cpus):
             words += [f'--cpus={cpus}', f'--seconds={seconds:g}']
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as errors:
         try:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+            process = groups.start(words, stdout=out, stderr=errors)
         except OSError as error:
             raise Failure(f'{words[0]} cannot be run: {error.strerror}') from None
         try:
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
-            process.kill()
-            process.wait()
+            groups.end(process)
             raise
         process.returncode = os.waitstatus_to_exitcode(status)  # for Popen, which has not waited itself
         out.seek(0)

@@ -362,7 +362,7 @@ time.sleep(60)
     def test_processes_that_do_not_end_are_killed(self):
         self.fake_idle(self.START, 'SIG_IGN')
         runner = bench.Runner(0.1, '0,1')
-        runner.timeout = 1
+        runner.timeout = 3  # in which the fakes start on a busy machine
         begin = time.monotonic()
         with self.assertRaisesRegex(bench.Failure, 'fresh_client had no answer: it said nothing'):
             runner.run(os.path.join(self.directory, 'build'), 'fresh_client shm')
@@ -383,6 +383,27 @@ time.sleep(60)
                 process.send_signal(number)
                 self.assertEqual(process.wait(timeout=30), 128 + number)  # and not -number: what is registered at exit ran
             self.assertEqual(self.running(programs), dict.fromkeys(programs, False))
+
+    def test_terminated_scale_ends_valgrind_and_leaves_no_files(self):
+        self.fake('small_rpc_rate', {'metrics': {'rate_mrps': 1, 'p50_us': 1, 'p99_us': 2}})
+        self.fake('instructions_driver', '')
+        valgrind, files = 'bin/valgrind', os.path.join(self.directory, 'files')
+        self.fake_idle((valgrind,))
+        os.mkdir(files)
+        environment = {**os.environ, 'TMPDIR': files, 'PATH': f'{self.directory}/build/bin:{os.environ["PATH"]}'}
+        words = [os.path.join(SCRIPTS, 'bench'), f'--build-dir={self.directory}/build', '--scale=window']
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment) as process:
+            while self.running((valgrind,)) == {valgrind: None}:
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            self.assertNotEqual(os.listdir(files), [])
+            process.terminate()
+            self.assertEqual(process.wait(timeout=30), 128 + signal.SIGTERM)
+        self.assertEqual(os.listdir(files), [])
+        deadline = time.monotonic() + 30  # the fake sleeps for a minute; its parent has ended, and init may reap it late
+        while self.running((valgrind,)) == {valgrind: True} and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(self.running((valgrind,)), {valgrind: False})
 
     def test_the_server_of_fresh_clients_is_looked_for_before_the_first_run(self):
         self.fake_start('answered')
