@@ -8,10 +8,12 @@ import io
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 try:
@@ -279,6 +281,35 @@ class Program(unittest.TestCase):
                             self.paper('--only=1', '--quick', '--jobs=1', self.build_dir('echo no memory >&2; exit 1')))
         self.assert_refuses('has not printed one JSON object', self.paper('--only=1', self.build_dir('echo hello')))
         self.assert_refuses('loss is not built', self.paper('--only=4', self.build_dir('true')))
+
+    def test_what_counts_instructions_is_looked_for_before_the_first_run(self):
+        build = self.build_dir('touch "$0.ran"')
+        self.assert_refuses('instructions_driver is not built', self.paper('--only=1,6', build))
+        shutil.copy(f'{self.directory}/build/microbench/incast', f'{self.directory}/build/microbench/instructions_driver')
+        os.symlink(sys.executable, self.directory + '/python3')
+        self.assert_refuses('valgrind is not installed: scripts/setup bench',
+                            self.paper('--only=1,6', build, PATH=self.directory))
+        self.assertFalse(os.path.exists(f'{self.directory}/build/microbench/incast.ran'))
+
+    def test_the_build_folder_may_be_relative(self):
+        options = options_of('--only=6', '--build-dir=some/where')
+        for run in paper.all_runs(options):
+            self.assertIn(f'--build-dir={os.getcwd()}/some/where', paper.words_of(run, options))
+
+    def test_signals_end_the_programs(self):
+        build = self.build_dir('echo $$ >"$0.new"\nmv "$0.new" "$0.pid"\nsleep 60\necho "{}"')
+        pid = f'{self.directory}/build/microbench/incast.pid'
+        for number, code in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)):
+            with subprocess.Popen([PAPER, '--only=1', '--jobs=1', build, '--out', self.out], stderr=subprocess.DEVNULL,
+                                  env={**os.environ, 'MPLCONFIGDIR': self.directory}) as process:
+                while not os.path.exists(pid):
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.01)
+                process.send_signal(number)
+                self.assertEqual(process.wait(timeout=30), code)
+            with open(pid, encoding='utf-8') as file:
+                self.assertFalse(os.path.exists(f'/proc/{file.read().strip()}'))
+            os.remove(pid)
 
     def test_files_without_results_are_refused(self):
         self.assert_refuses('cannot be read', self.paper('--draw', '/no/such/file'))
