@@ -286,10 +286,13 @@ class Peers(unittest.TestCase):
         self.assertEqual({peer.name for peer in compare.PEERS}, programs)
 
     def test_setup_installs_what_they_need(self):
-        done = subprocess.run([os.path.join(SCRIPTS, 'setup'), '--list', 'peers'], capture_output=True, text=True,
-                              check=True)
+        def packages_of(group):
+            done = subprocess.run([os.path.join(SCRIPTS, 'setup'), '--list', group], capture_output=True, text=True,
+                                  check=True)
+            return set(done.stdout.split())
         needed = {package for peer in compare.PEERS if peer.needs for package in peer.needs.split()}
-        self.assertEqual(needed, set(done.stdout.split()))
+        self.assertEqual(needed, packages_of('peers'))
+        self.assertIn('python3', packages_of('programs'))  # runs scripts/compare
 
 
 @unittest.skipUnless(BUILD, 'TERN_BUILD_DIR names no build directory')
