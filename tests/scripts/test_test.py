@@ -39,8 +39,9 @@ def skipped(name):
 
 
 class Counts(unittest.TestCase):
-    def run_with(self, *reports, ci=False):
-        """The exit code and the output of a run whose ctest writes these reports, and how ctest was called."""
+    def run_with(self, *reports, ci=False, hugepages='7'):
+        """The exit code and the output of a run whose ctest writes these reports, and how ctest was called. The machine has
+        that number of hugepages."""
         with tempfile.TemporaryDirectory() as folder:
             for name in ('scripts', 'bin', 'reports'):
                 os.mkdir(os.path.join(folder, name))
@@ -53,16 +54,28 @@ class Counts(unittest.TestCase):
             for number, report in enumerate(reports, 1):
                 with open(os.path.join(folder, 'reports', str(number)), 'w', encoding='utf-8') as file:
                     file.write('<testsuite>\n' + ''.join(report) + '</testsuite>\n')
-            environment = {**os.environ, 'PATH': os.path.join(folder, 'bin') + ':' + os.environ['PATH'],
+            hugepages_file = os.path.join(folder, 'nr_hugepages')
+            with open(hugepages_file, 'w', encoding='utf-8') as file:
+                file.write(f'{hugepages}\n')
+            environment = {**os.environ, 'TERN_HUGEPAGES_FILE': hugepages_file,
+                           'PATH': os.path.join(folder, 'bin') + ':' + os.environ['PATH'],
                            'REPORTS': os.path.join(folder, 'reports'), 'CI': 'true' if ci else ''}
             done = subprocess.run([os.path.join(folder, 'scripts', 'test'), '--no-setup', '--stage', 'release'],
                                   env=environment, capture_output=True, text=True, check=False)
             with open(os.path.join(folder, 'reports', 'calls'), encoding='utf-8') as file:
-                return done.returncode, done.stdout, file.read().splitlines()
+                calls = file.read().splitlines()
+            with open(hugepages_file, encoding='utf-8') as file:
+                self.assertEqual(file.read().strip(), hugepages)  # as before the run
+            return done.returncode, done.stdout, calls
 
     def test_all_passed(self):
         code, output, calls = self.run_with([passed('a.b'), passed('c')])
         self.assertEqual((code, output.splitlines()[-1], len(calls)), (0, '3 passed, 0 failed, 0 skipped', 1))  # and a build
+
+    def test_root_reserves_hugepages_for_the_run_where_there_are_none(self):
+        for hugepages in ('0', '7'):
+            _, output, _ = self.run_with([passed('a')], hugepages=hugepages)
+            self.assertEqual('reserved 256 hugepages' in output, hugepages == '0' and os.geteuid() == 0)
 
     def test_each_googletest_case_counts(self):
         whole = case('file', output='Running main()\n[==========] 12 tests from 2 test suites ran. (3 ms total)\n'
@@ -134,7 +147,8 @@ class Headers(unittest.TestCase):
                     file.write('#!/bin/sh\necho "ran ${0##*/}"\n')
                 os.chmod(path, stat.S_IRWXU)
             done = subprocess.run([os.path.join(folder, 'scripts', 'test'), '--no-setup', '--stage', 'headers'],
-                                  capture_output=True, text=True, check=False)
+                                  env={**os.environ, 'TERN_HUGEPAGES_FILE': '/dev/null'}, capture_output=True, text=True,
+                                  check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual({line.removeprefix('ran ') for line in done.stdout.splitlines() if line.startswith('ran ')}, names)
 
