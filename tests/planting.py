@@ -159,7 +159,8 @@ def check_by_seeds(here, program, targets, folders):
         patches = [here / f"{name.removesuffix('.patch')}.patch" for name in sys.argv[3:]]
 
     def search(bug, planted):
-        first = int((bug.words("Seed") or [1])[0])
+        hint = bug.words("Seed")
+        first = int((hint or [1])[0])
         for part in (f"{first}-{seeds}", f"1-{first - 1}"):
             done = subprocess.run([str(planted), f"--seeds={part}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   text=True, errors="replace")
@@ -173,6 +174,7 @@ def check_by_seeds(here, program, targets, folders):
             raise Failed(f"ended with {done.returncode}, and not by an oracle's finding:\n{done.stderr}")
         if "was not decided" in finding.group(1):
             raise Failed(f"the checker gave up at seed {seed.group(1)}, which says nothing")
-        return f"found by seed {seed.group(1)}: {finding.group(1)}"
+        stale = ", and the hint is stale" if hint and int(seed.group(1)) != first else ""
+        return f"found by seed {seed.group(1)}{stale}: {finding.group(1)}"
 
     sys.exit(1 if check([Planted(build, patch) for patch in patches], search) else 0)
