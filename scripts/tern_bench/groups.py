@@ -3,8 +3,16 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 
 PATIENCE_SECONDS = 5
+
+
+def exit_on_signals():
+    """From now on SIGTERM and SIGHUP raise SystemExit, unless they are ignored, as nohup ignores SIGHUP."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def start(words, **options):

@@ -22,6 +22,7 @@ import unittest.mock
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'scripts')
 sys.dont_write_bytecode = True
+from fakes import write_program  # noqa: E402
 loader = importlib.machinery.SourceFileLoader('bench', os.path.join(SCRIPTS, 'bench'))
 bench = importlib.util.module_from_spec(importlib.util.spec_from_loader('bench', loader))
 loader.exec_module(bench)
@@ -143,22 +144,8 @@ class Runs(unittest.TestCase):
     def fake(self, program, *outputs, exit_code=0, build='build'):
         """Prints outputs[i] when run for the i-th time, and again from the first after the last."""
         path = os.path.join(self.directory, build, 'microbench', program)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         texts = [output if isinstance(output, str) else json.dumps(output) for output in outputs]
-        cases = '\n'.join(f'{turn}) printf %s {shlex.quote(text)} ;;' for turn, text in enumerate(texts))
-        with open(path + '.turn', 'w', encoding='utf-8') as file:
-            file.write('0\n')
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write(f'''#!/bin/sh
-read -r turn <"$0.turn"
-echo $((turn + 1)) >"$0.turn"
-case $((turn % {len(texts)})) in
-{cases}
-esac
-[ {exit_code} = 0 ] || echo 'fake: there is no such thing' >&2
-exit {exit_code}
-''')
-        os.chmod(path, 0o755)
+        write_program(path, texts, 'fake: there is no such thing', exit_code)
 
     def run_bench(self, *flags):
         """Exit code, standard output and standard error."""

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from unittest import mock
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'scripts')
 sys.dont_write_bytecode = True
+from fakes import write_program  # noqa: E402
 loader = importlib.machinery.SourceFileLoader('compare', os.path.join(SCRIPTS, 'compare'))
 compare = importlib.util.module_from_spec(importlib.util.spec_from_loader('compare', loader))
 loader.exec_module(compare)
@@ -130,24 +130,10 @@ class Runs(unittest.TestCase):
 
     def fake(self, program, *p50s, placement=100, exit_code=0):
         path = os.path.join(self.directory, 'microbench', program)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         placements = placement if isinstance(placement, list) else [placement] * len(p50s)
         lines = [json.dumps({'metrics': {'p50_us': p50, 'p99_us': 2 * p50}, 'placement_ns': placement_ns,
                              'placement_ns_min': placement_ns}) for p50, placement_ns in zip(p50s, placements)]
-        cases = '\n'.join(f'{turn}) echo {shlex.quote(line)} ;;' for turn, line in enumerate(lines))
-        with open(path + '.turn', 'w', encoding='utf-8') as file:
-            file.write('0\n')
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write(f'''#!/bin/sh
-read -r turn <"$0.turn"
-echo $((turn + 1)) >"$0.turn"
-case $((turn % {len(lines)})) in
-{cases}
-esac
-[ {exit_code} = 0 ] || echo 'fake: no such thing' >&2
-exit {exit_code}
-''')
-        os.chmod(path, 0o755)
+        write_program(path, [line + '\n' for line in lines], 'fake: no such thing', exit_code)
 
     def run_it(self, *flags):
         return run_compare(f'--build-dir={self.directory}', '--filter=shm.latency', '--load=quiet', '--rounds=7',
