@@ -364,35 +364,37 @@ TEST(DiskStorage, crash_after_every_operation_keeps_all_promised_data) {
   EXPECT_GT(crashes, 500u);
 }
 
-TEST(DiskStorage, kill_after_every_operation_keeps_all_promised_data) {
+/// Calls `look(disk, replica, problem)` after a replica's life that ends with a failure, for each operation that may be
+/// the first to fail, and after one without a failure. The disk works again then.
+template <class Look>
+void for_every_failure(int error, Look look) {
   for (size_t operations = 0;; operations++) {
     auto disk = std::make_shared<MemoryDisk>();
-    disk->fail_after(operations, EIO);
+    disk->fail_after(operations, error);
     Replica replica(open(disk));
-    const bool has_ended = live(replica).empty();
+    const std::string problem = live(replica);
     disk->work_again();
-    ASSERT_NO_FATAL_FAILURE(expect_recovery(disk, replica));
-    if (has_ended) break;
+    look(disk, replica, problem);
+    if (problem.empty() || testing::Test::HasFatalFailure()) return;
   }
+}
+
+TEST(DiskStorage, kill_after_every_operation_keeps_all_promised_data) {
+  for_every_failure(EIO,
+                    [](const auto& disk, const Replica& killed, const std::string&) { expect_recovery(disk, killed); });
 }
 
 /// A replica tells others what it has loaded, so that must outlast a loss of power.
 TEST(DiskStorage, data_that_a_run_finds_after_a_kill_is_durable) {
-  for (size_t operations = 0;; operations++) {
-    auto disk = std::make_shared<MemoryDisk>();
-    disk->fail_after(operations, EIO);
-    Replica killed(open(disk));
-    const bool has_ended = live(killed).empty();
-    disk->work_again();
+  for_every_failure(EIO, [](const auto& disk, const Replica&, const std::string& problem) {
     Replica replica(open(disk));
-    ASSERT_EQ(replica.load(), "") << operations;
+    ASSERT_EQ(replica.load(), "") << problem;
     for_every_choice([&](const MemoryDisk::Choose& choose) {
       Replica again(open(share(disk->after_crash(choose))));
-      ASSERT_EQ(again.load(), "") << operations;
-      ASSERT_EQ(replica.judge(again.model), "") << operations;
+      ASSERT_EQ(again.load(), "") << problem;
+      ASSERT_EQ(replica.judge(again.model), "") << problem;
     });
-    if (has_ended || HasFatalFailure()) break;
-  }
+  });
 }
 
 /// What could not be made durable is not there, so that a later run does not take it for durable.
@@ -410,19 +412,14 @@ TEST(DiskStorage, records_whose_sync_failed_are_not_found_again) {
 
 TEST(DiskStorage, full_disk_is_said_and_nothing_is_lost) {
   size_t sentences = 0;
-  for (size_t operations = 0;; operations++) {
-    auto disk = std::make_shared<MemoryDisk>();
-    disk->fail_after(operations, ENOSPC);
-    Replica replica(open(disk));
-    const std::string problem = live(replica);
-    disk->work_again();
+  for_every_failure(ENOSPC, [&](const auto& disk, const Replica& replica, const std::string& problem) {
     ASSERT_NO_FATAL_FAILURE(expect_recovery(disk, replica)) << problem;
-    if (problem.empty()) break;
+    if (problem.empty()) return;
     sentences++;
     ASSERT_NE(problem.find("cannot write disk/"), std::string::npos) << problem;
     ASSERT_NE(problem.find("No space left on device"), std::string::npos) << problem;
     ASSERT_NE(problem.find("Make room on the disk, and start the replica again"), std::string::npos) << problem;
-  }
+  });
   EXPECT_GT(sentences, 30u);
 }
 
