@@ -109,11 +109,9 @@ std::string as_prometheus(const Reading& reading, size_t sessions) {
   Metrics metrics;
   const std::map<std::string, std::string> help_of = helps();
   // A process that lives for certain comes before others with the same labels.
-  std::vector<const tern::Page*> pages;
-  for (const tern::Page& page : reading.pages) pages.push_back(&page);
-  std::ranges::stable_partition(pages, [](const tern::Page* page) { return page->life == tern::PageLife::kAlive; });
-  for (const tern::Page* its_page : pages) {
-    const tern::Page& page = *its_page;
+  std::vector<std::reference_wrapper<const tern::Page>> pages(reading.pages.begin(), reading.pages.end());
+  std::ranges::stable_partition(pages, [](const tern::Page& page) { return page.life == tern::PageLife::kAlive; });
+  for (const tern::Page& page : pages) {
     const std::string process =
         label("pid", std::to_string(page.pid)) + ',' + label("program", page.program) + ',' + label("uri", page.uri);
     const bool is_up = !page.is_closed && page.life != tern::PageLife::kDead;

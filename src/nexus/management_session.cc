@@ -21,8 +21,8 @@ constexpr int kTimeoutsOfAsking = 4;
 constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
 /// A disconnect is sent this often to a peer that lives. One that never acknowledges it would otherwise let more and
-/// more sessions take places and packets for ever. While nothing is heard of the peer, the link may be cut, and only
-/// the first disconnects count, from which the interval grows.
+/// more sessions take places and packets for ever. While nothing is heard of the peer, the link may be cut, and then
+/// only the first disconnects count, so that their interval grows.
 constexpr uint8_t kDisconnectsMax = 32;
 constexpr uint8_t kDisconnectsUnheard = 8;
 

@@ -266,7 +266,7 @@ void ServerSessions::on_packet(const wire::Header& header, const transport::Payl
   }
   if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
   credits_.set_long_requests(pools_.assemblies.taken());
-  // The answer will find it listed, perhaps quietly.
+  // A session that is listed already, perhaps quietly, is not counted when its answer lists it.
   if (verdict.is_about_a_call && server->is_listed_to_send) hear_answered(server);
   if (verdict.started != nullptr) {
     const std::byte* data = verdict.message != nullptr ? verdict.message->data() : payload.data;
