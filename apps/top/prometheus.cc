@@ -110,7 +110,8 @@ std::string as_prometheus(const Reading& reading, size_t sessions) {
   const std::map<std::string, std::string> help_of = helps();
   // A process that lives for certain comes before others with the same labels.
   std::vector<std::reference_wrapper<const tern::Page>> pages(reading.pages.begin(), reading.pages.end());
-  std::ranges::stable_partition(pages, [](const tern::Page& page) { return page.life == tern::PageLife::kAlive; });
+  std::stable_partition(pages.begin(), pages.end(),
+                        [](const tern::Page& page) { return page.life == tern::PageLife::kAlive; });
   for (const tern::Page& page : pages) {
     const std::string process =
         label("pid", std::to_string(page.pid)) + ',' + label("program", page.program) + ',' + label("uri", page.uri);
