@@ -38,13 +38,13 @@ DiskStorage::~DiskStorage() {
 
 std::string DiskStorage::load(Saved& saved) {
   std::string problem = load_state();
+  if (problem.empty()) {
+    // A run that was killed may have renamed files without the sync that followed. Nothing may build on that before.
+    if (const int error = directory_->sync(); error != 0) problem = failed("write", "", error);
+  }
   if (problem.empty()) problem = load_snapshot(saved);
   if (problem.empty()) problem = load_log(saved);
   if (problem.empty()) problem = remove_others();
-  if (problem.empty()) {
-    // A run that was killed may have renamed files without the sync that followed.
-    if (const int error = directory_->sync(); error != 0) problem = failed("write", "", error);
-  }
   saved.term = state_.term;
   saved.vote = state_.vote;
   return problem;

@@ -397,6 +397,21 @@ TEST(DiskStorage, data_that_a_run_finds_after_a_kill_is_durable) {
   });
 }
 
+TEST(DiskStorage, crash_after_every_operation_of_a_load_keeps_what_a_killed_run_has_promised) {
+  bool is_cut = true;
+  for (size_t operations = 0; is_cut; operations++) {
+    is_cut = false;
+    for_every_failure(EIO, [&](const auto& disk, const Replica& killed, const std::string&) {
+      disk->fail_after(operations, EIO);
+      is_cut |= !Replica(open(disk)).load().empty();
+      disk->work_again();
+      for_every_choice(
+          [&](const MemoryDisk::Choose& choose) { expect_recovery(share(disk->after_crash(choose)), killed); });
+    });
+    if (HasFatalFailure()) FAIL() << "after " << operations << " operations";
+  }
+}
+
 /// What could not be made durable is not there, so that a later run does not take it for durable.
 TEST(DiskStorage, records_whose_sync_failed_are_not_found_again) {
   auto disk = std::make_shared<MemoryDisk>();
