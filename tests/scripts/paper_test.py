@@ -282,6 +282,12 @@ class Program(unittest.TestCase):
         self.assert_refuses('has not printed one JSON object', self.paper('--only=1', self.build_dir('echo hello')))
         self.assert_refuses('loss is not built', self.paper('--only=4', self.build_dir('true')))
 
+    def test_a_program_that_fails_ends_the_others(self):
+        build = self.build_dir('case "$*" in *degree=20*) touch "$0.runs"; sleep 60; touch "$0.over";; esac\n'
+                               'until [ -f "$0.runs" ]; do sleep 0.01; done\nexit 1')
+        self.assert_refuses('incast --degree=50', self.paper('--only=1', '--quick', '--jobs=3', '--seeds=1', build))
+        self.assertFalse(os.path.exists(f'{self.directory}/build/microbench/incast.over'))
+
     def test_what_counts_instructions_is_looked_for_before_the_first_run(self):
         build = self.build_dir('touch "$0.ran"')
         self.assert_refuses('instructions_driver is not built', self.paper('--only=1,6', build))
