@@ -290,7 +290,10 @@ bool has_other_address(ibv_context* context, const Port& port) {
   if (ibv_query_port(context, port.number, &attributes) != 0 || attributes.state != IBV_PORT_ACTIVE) return false;
   if (port.fabric == Fabric::kInfiniband) {
     if (attributes.lid != 0 && attributes.lid != port.lid) return true;
-    if (partition_at(context, port.number, port.partition_index) != port.partition) return true;
+    // A query fails where descriptors are short, too.
+    __be16 key = 0;
+    const int error = ibv_query_pkey(context, port.number, static_cast<int>(port.partition_index), &key);
+    if (error == 0 && be16toh(key) != port.partition) return true;
   }
   ibv_gid_entry entry{};
   if (ibv_query_gid_ex(context, port.number, port.gid_index, &entry, 0) != 0) return false;
