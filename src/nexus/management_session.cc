@@ -173,7 +173,9 @@ void Management::on_session_time(uint32_t index, Duration now) {
       Session& session = sessions_[index];
       if (session.repetitions >= kDisconnectsMax) return end_session(index, now);
       const bool is_heard = now - peers_[session.peer].heard_at <= kCloseIntervals.max;
-      if (!is_heard && session.repetitions > kDisconnectsUnheard) session.repetitions--;  // repeat_later() counts it
+      // One silence does not count. A peer that is heard now and then, and acknowledges nothing, ends the repetitions.
+      if (!is_heard && session.repetitions == kDisconnectsUnheard + 1)
+        session.repetitions--;  // repeat_later() counts it
       send_about(index, ManagementKind::kDisconnect);
       return repeat_later(index, kCloseIntervals, now);
     }

@@ -486,6 +486,22 @@ TEST(ManagementLink, disconnect__outlasts_a_cut_that_the_relation_outlasts) {
   world.expect_settled();
 }
 
+/// A peer that is heard every 5 s, and acknowledges nothing.
+TEST(ManagementLink, disconnect__outlasts_one_silence_only) {
+  World world(7, 2, {.liveness_timeout = std::chrono::seconds(20)});
+  world.add_endpoint(kA, kClient);
+  world.add_endpoint(kB, kServer);
+  const uint32_t key = world.connect(kA, kClient, kB, kServer);
+  world.connect(kA, kClient, kB, kServer);
+  world.run_for(milliseconds(100));
+  world.drops = {wire::ManagementKind::kDisconnectAck};
+  world.disconnect(kA, kClient, key, true);
+  world.run_for(std::chrono::seconds(60));
+  EXPECT_LE(world.sent_of_kind(wire::ManagementKind::kDisconnect), 32u + 5'000 / 200);
+  world.drops.clear();
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, disconnect__is_acknowledged_whether_the_session_is_known_or_not) {
   const uint32_t key = connect_and_settle();
   world.disconnect(kA, kClient, key, true);
