@@ -339,6 +339,12 @@ void RpcCore<Impl>::serve_waiting() {
     context().counters.packets_received += packets;
     core_.handlers().flush_work();
     if (packets == 0) break;
+    // A credit return tells of 256 packets at most, so a session's packets must not wait for the last round.
+    if (core_.has_packets_to_send()) {
+      is_clock_fresh_ = false;
+      freshen_clock();
+      transmit();
+    }
   }
   is_clock_fresh_ = false;
   freshen_clock();

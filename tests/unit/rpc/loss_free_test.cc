@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "unit/rpc/rpc_world.h"
@@ -78,6 +80,39 @@ TYPED_TEST(LossFreeTest, long_requests_at_once_are_sent_once) { this->call(kTake
 TYPED_TEST(LossFreeTest, long_requests_of_several_sessions_are_sent_once) { this->call(kTake, 4); }
 TYPED_TEST(LossFreeTest, long_requests_and_responses_are_sent_once) { this->call(kEcho, 1); }
 TYPED_TEST(LossFreeTest, long_requests_and_responses_of_several_sessions_are_sent_once) { this->call(kEcho, 4); }
+
+/// Before a slow handler the server reads what has come, here more packets of a session than a credit return tells of.
+TEST(LossFreeUdp, packets_that_were_read_before_a_slow_handler_are_sent_once) {
+  constexpr uint16_t kSlow = 3;
+  World<Udp> world;
+  Udp::Options short_packets;
+  short_packets.datagram_bytes = short_packets.probed_datagram_bytes = 1400;
+  ASSERT_NO_FATAL_FAILURE(world.make({}, {.credit_limit = 1000}, {.congestion_control = CongestionControl::kNone},
+                                     short_packets, short_packets));
+  ASSERT_TRUE(world.server
+                  ->on_request(kSlow,
+                               [](Request request) {
+                                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                                 reply(std::move(request), "slow");
+                               })
+                  .ok());
+  ASSERT_TRUE(world.server->on_request(kTake, [](Request request) { reply(std::move(request), "taken"); }).ok());
+  const Session session = world.open();
+  const CallOptions timed{.deadline = std::chrono::seconds(10)};       // the time of such calls is measured
+  ASSERT_TRUE(world.ask(session, kSlow, "", 256, timed).status.ok());  // from now on its time is known
+  uint64_t again = 1;
+  for (int i = 0; i < kRounds && again != 0; i++) {
+    const uint64_t before = world.client->counters().retransmissions;
+    Outcome slow, taken;
+    ASSERT_TRUE(world.call(session, kSlow, "", slow, 256, timed).ok());
+    ASSERT_TRUE(world.call(session, kTake, std::string(1'000'000, 'x'), taken).ok());
+    for (int turn = 0; turn < 20; turn++) ASSERT_TRUE(world.client->run_event_loop_once().ok());
+    EXPECT_GT(world.client->session_info(session).packets_in_flight, 256u);
+    ASSERT_TRUE(world.run_until([&] { return slow.runs + taken.runs == 2; }));
+    again = world.client->counters().retransmissions - before;
+  }
+  EXPECT_EQ(again, 0u);
+}
 
 }  // namespace
 }  // namespace tern::rpc_test
