@@ -251,11 +251,11 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
     incoming->waits_for_task.store(true, std::memory_order_relaxed);
     const bool is_submitted =
         context_.nexus.submit_work([handler, incoming] {  // two words fit into the task without an allocation
-          incoming->waits_for_task.store(false, std::memory_order_relaxed);
+          const bool may_run = incoming->waits_for_task.exchange(false, std::memory_order_relaxed);
           Mailbox* mailbox = incoming->mailbox;
           // After close() the handler may be destroyed. The Request then only returns to its mailbox.
           if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
-          if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
+          if (!may_run) {
             incoming->answer = Incoming::Answer::kNotRun;
             mailbox->push_answered(incoming);
           } else {
@@ -342,7 +342,8 @@ void Handlers::abandon(Incoming* incoming, Server* server) {
     context_.counters.requests_handled--;
     return context_.mailbox->give_incoming(incoming);
   }
-  if (!incoming->waits_for_task.load(std::memory_order_relaxed)) sessions_.count_abandoned(incoming, server);
+  const bool will_run = !incoming->waits_for_task.exchange(false, std::memory_order_relaxed);
+  if (will_run) sessions_.count_abandoned(incoming, server);
   incoming->is_cancelled.store(true, std::memory_order_relaxed);
 }
 

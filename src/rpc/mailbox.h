@@ -76,9 +76,11 @@ struct alignas(64) Incoming : detail::RequestFront {
   // Fields of a request that waits for its handler.
   HandlerEntry* handler = nullptr;
   base::ListLinks<Incoming> in_waiting;
-  bool waits_in_loop = false;               ///< the request is in the list of Handlers; owner thread only
-  bool waits_for_worker = false;            ///< the request is in the mailbox's list; under its mutex
-  std::atomic<bool> waits_for_task{false};  ///< the request has a task of its own, which no worker has begun
+  bool waits_in_loop = false;     ///< the request is in the list of Handlers; owner thread only
+  bool waits_for_worker = false;  ///< the request is in the mailbox's list; under its mutex
+  /// The request has a task of its own, which no worker has begun. Who takes this back, the worker or the owner,
+  /// decides whether the handler runs.
+  std::atomic<bool> waits_for_task{false};
   // Field of a request that its client has given up while the application still has it.
   Run* abandoned_by = nullptr;
   /// The session's name, once the request may be in other threads. 0: the request is in its handler, in the owner
