@@ -187,6 +187,10 @@ void ServerSessions::on_path_proved(Server* server) {
   server->is_pathless = false;
   server->heard_ns = context_.now_ns;
   proved_.add_last(server);
+  // The packet that opens the session may count as its first news of this epoch (hear_opening()), so that its requests
+  // plan no sweep.
+  if (sweep_at_ns_ == UINT64_MAX) begin_sweep();
+  sweep_keeps_some_ = true;
   context_.log.session(LogKind::kSessionOpened, Session{server->name()}, false, server->run->address);
   context_.announce({Session{server->name()}, false, SessionState::kOpen, {}});
 }
