@@ -138,8 +138,8 @@ struct RpcOptions {
   /// and that for responses at most half.
   size_t memory_limit_bytes = SIZE_MAX;
   /// Keeps this many of the newest steps of calls and packets, 32 bytes each, for dump_trace() and for a CHECK of the
-  /// library that fails (docs/tracing.md). Rounded up to a power of two. Calls and packets take the
-  /// general path then, which is slower. 0: no trace. More than 2^26 is refused (kMisuse).
+  /// library that fails (docs/tracing.md). Rounded up to a power of two. Calls and packets take the general path then,
+  /// which is slower. 0: no trace. More than 2^26 is refused (kMisuse).
   size_t trace_records = 0;
   /// With trace_records: the endpoint writes its trace to a new file in this folder when it closes. "": it does not.
   std::string trace_folder{};

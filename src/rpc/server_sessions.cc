@@ -371,8 +371,8 @@ void ServerSessions::answer_pair_probe(Server* server) {
   const auto peer = transport.connect_back(server->peer);
   if (!peer.ok()) return;
   uint32_t token = server->session.pair_token();
-  const bool has_token =
-      server->has_pair_peer ? *peer == server->pair_peer : server->session.has_pair_token() && *peer == server->peer;
+  // The address of the last token keeps it, also once it has become the session's peer.
+  const bool has_token = server->session.has_pair_token() && *peer == server->pair_peer;
   if (has_token) {
     transport.disconnect(*peer);  // one reference is enough
   } else {

@@ -53,7 +53,6 @@ class TERN_API ServerSessions {
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
     return table_.visit(from, places, std::forward<F>(f));
   }
-  size_t live() const { return table_.size(); }
   /// Number of live sessions.
   size_t size() const { return table_.size(); }
   /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
