@@ -21,6 +21,7 @@ struct Bottleneck {
   uint32_t credits = 32;         ///< a flow's limit besides its window
   uint64_t mark_above_bytes = UINT64_MAX;
   uint32_t lost_per_10000 = 0;
+  uint64_t jitter_ns = 0;  ///< each answer is late by up to this
   uint32_t target_ns = 30'000;
   uint32_t far_ns = 90'000;
 
@@ -169,8 +170,8 @@ class BottleneckModel {
     const uint64_t backlog_ps = free_ps_ > now_ps_ ? free_ps_ - now_ps_ : 0;
     const bool is_marked = backlog_ps / serialization_ps * bottleneck_.packet_bytes > bottleneck_.mark_above_bytes;
     free_ps_ = std::max(free_ps_, now_ps_) + serialization_ps;
-    events_.push({free_ps_ - serialization_ps + bottleneck_.base_rtt_ns * 1000, sequence_++, event.flow, Kind::kAnswer,
-                  event.sent_ns, is_marked});
+    events_.push({free_ps_ - serialization_ps + bottleneck_.base_rtt_ns * 1000 + jitter_ps(), sequence_++, event.flow,
+                  Kind::kAnswer, event.sent_ns, is_marked});
   }
 
   void on_answer(const Event& event) {
@@ -194,6 +195,7 @@ class BottleneckModel {
     flow.in_flight--;
     flow.controller.on_loss({now_ns(), flow.latest_rtt_ns, flow.min_rtt_ns, false, bottleneck_.credits});
   }
+  uint64_t jitter_ps() { return bottleneck_.jitter_ns == 0 ? 0 : next_random() % bottleneck_.jitter_ns * 1000; }
   uint32_t next_random() {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 17;

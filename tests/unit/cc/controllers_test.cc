@@ -274,6 +274,24 @@ TEST(Swift, long_paths_have_a_target_of_their_own) {
   EXPECT_GE(model.controller(0).allowance().window_packets, 128u);
 }
 
+/// What docs/congestion.md says of long paths.
+TEST(Swift, a_target_above_all_round_trips_of_a_long_path_keeps_rate_and_shares) {
+  for (const uint64_t jitter_ns : {0 * kUs, 60 * kUs, 100 * kUs}) {
+    Bottleneck bottleneck;
+    bottleneck.base_rtt_ns = 100 * kUs;
+    bottleneck.jitter_ns = jitter_ns;
+    bottleneck.credits = 500;
+    bottleneck.target_ns = bottleneck.far_ns = 250 * kUs;
+    BottleneckModel<Swift> model(bottleneck, 8, swift(bottleneck));
+    model.set_all_active(true);
+    model.run_for(100 * kMs);
+    model.reset();
+    model.run_for(200 * kMs);
+    EXPECT_GE(model.utilization(), 0.99) << jitter_ns;
+    EXPECT_GE(model.jain(), 0.9) << jitter_ns;
+  }
+}
+
 /// Round trips of `rtt_ns` on a path of 5 us, all below the target, with one lost packet in each.
 template <class C>
 void lose_behind_queue(C& controller, uint64_t& now_ns, uint64_t rtt_ns = 12 * kUs) {
