@@ -90,6 +90,8 @@ class Pairs(unittest.TestCase):
             with open(os.path.join(build_dir, 'generated', 'transports'), 'w', encoding='utf-8') as file:
                 file.write('shm tern::Shm h real\npigeon tern::Pigeon h real\ncart tern::Cart h real\n'
                            'sim tern::Sim h simulated\n')
+            with self.assertRaisesRegex(bench.Failure, 'microbench/latency is not built'):
+                bench.pairs_of(build_dir)
             # A program that says which of them have a device here.
             os.mkdir(os.path.join(build_dir, 'microbench'))
             program = os.path.join(build_dir, 'microbench', 'latency')
