@@ -199,6 +199,7 @@ Status EndpointCore::add_post(detail::InlineFunction<> then) {
 }
 
 void EndpointCore::stop() {
+  if (is_forked()) return;  // the transport's event is the parent's, too
   stop_.store(true, std::memory_order_seq_cst);
   waking_.fetch_add(1, std::memory_order_seq_cst);
   if (has_transport_.load(std::memory_order_seq_cst)) context_.transport.wake();

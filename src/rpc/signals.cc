@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <thread>
 
+#include "base/process.h"
 #include "base/thread_safety.h"
 
 namespace tern {
@@ -20,21 +22,33 @@ namespace {
 constexpr size_t kEndpointsMax = 64;
 constexpr std::array kSignals = {SIGINT, SIGTERM};
 
+struct Place {
+  std::atomic<Endpoint*> endpoint{nullptr};
+  std::atomic<uint32_t> process{0};  ///< process_number() of stop_on_signals()
+};
+
 // The variables are constant-initialized. A signal handler reads only atomic, lock-free ones.
-constinit std::array<std::atomic<Endpoint*>, kEndpointsMax> endpoints{};
+constinit std::array<Place, kEndpointsMax> places{};
 constinit std::atomic<int> running{0};                // signal handlers that may be using an endpoint
 constinit base::Mutex registration;                   // guards the variables below
 constinit size_t count GUARDED_BY(registration) = 0;  // number of endpoints
 constinit std::array<struct sigaction, kSignals.size()> previous GUARDED_BY(registration){};
 static_assert(std::atomic<Endpoint*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-void stop_all(int) {
+/// Stops the endpoints of this process. In a forked child that has none of its own, the signal does what it does by
+/// default, which SA_RESETHAND has brought back.
+void stop_all(int signal) {
   const int error = errno;
+  bool has_own = false;
   running.fetch_add(1, std::memory_order_seq_cst);
-  for (const auto& place : endpoints) {
-    if (Endpoint* endpoint = place.load(std::memory_order_seq_cst); endpoint != nullptr) endpoint->stop();
+  for (const Place& place : places) {
+    Endpoint* endpoint = place.endpoint.load(std::memory_order_seq_cst);
+    if (endpoint == nullptr || place.process.load(std::memory_order_relaxed) != base::process_number()) continue;
+    has_own = true;
+    endpoint->stop();
   }
   running.fetch_sub(1, std::memory_order_release);
+  if (!has_own) raise(signal);
   errno = error;
 }
 
@@ -59,11 +73,12 @@ bool install() REQUIRES(registration) {
 Result<SignalStop> stop_on_signals(Endpoint& endpoint) {
   const base::MutexLock lock(registration);
   for (uint32_t place = 0; place < kEndpointsMax; place++) {
-    if (endpoints[place].load(std::memory_order_relaxed) != nullptr) continue;
+    if (places[place].endpoint.load(std::memory_order_relaxed) != nullptr) continue;
     if (count == 0 && !install())
       return Status(Code::kUnavailable, "the system does not accept a handler for SIGINT and SIGTERM");
     count++;
-    endpoints[place].store(&endpoint, std::memory_order_seq_cst);
+    places[place].process.store(base::process_number(), std::memory_order_relaxed);
+    places[place].endpoint.store(&endpoint, std::memory_order_seq_cst);
     return SignalStop(place);
   }
   return Status(Code::kQueueFull, "signals stop 64 endpoints already: let one of those stop this one");
@@ -71,7 +86,7 @@ Result<SignalStop> stop_on_signals(Endpoint& endpoint) {
 
 void SignalStop::release(uint32_t place) {
   const base::MutexLock lock(registration);
-  endpoints[place].store(nullptr, std::memory_order_seq_cst);
+  places[place].endpoint.store(nullptr, std::memory_order_seq_cst);
   if (--count == 0) restore(kSignals.size());
   while (running.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
 }
