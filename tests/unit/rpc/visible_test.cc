@@ -234,6 +234,18 @@ TEST_F(Visible, page_shows_why_sessions_have_ended) {
   EXPECT_EQ(client.ends[0].reason, "the session was destroyed");
 }
 
+/// Nothing else happens at the endpoint.
+TEST_F(Visible, page_shows_the_end_of_a_session_at_rest) {
+  ASSERT_NO_FATAL_FAILURE(make());
+  const Session session = world.open();
+  const auto until = std::chrono::steady_clock::now() + milliseconds(400);  // four periods of the page
+  ASSERT_TRUE(world.run_until([&] { return std::chrono::steady_clock::now() > until; }));
+  ASSERT_EQ(shown(*world.client_nexus).sessions.size(), 1u);
+  ASSERT_TRUE(world.client->destroy_session(session).ok());
+  EXPECT_TRUE(world.run_until([&] { return shown(*world.client_nexus).ends.size() == 1; }));
+  EXPECT_TRUE(world.run_until([&] { return shown(*world.client_nexus).sessions.empty(); }));
+}
+
 /// A session that reconnects has two names in the endpoint. The page shows it once, under the name that the program
 /// knows.
 TEST_F(Visible, page_shows_a_session_that_connects_again_once) {
