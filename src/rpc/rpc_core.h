@@ -114,6 +114,10 @@ class RpcCore final {
   /// half-changed. So this closes descriptors and abandons everything else.
   static void abandon(std::unique_ptr<RpcCore> core) {
     core->transport_.reset();
+    core->alarm_ = {};
+    EndpointContext& context = core->context();
+    if (&context.received != &context.arena) context.received.orphan();
+    context.arena.orphan();
     (void)core.release();
   }
   bool is_forked() const { return core_.is_forked(); }
