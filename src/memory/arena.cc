@@ -1,6 +1,5 @@
 #include "memory/arena.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "base/try.h"
 
 namespace tern::memory {
@@ -25,8 +25,9 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
   const Result<int> node = choose_numa_node(options.numa_node);
   if (!node.ok()) return node.status();
   uint32_t first_lease = 0;
-  if (getrandom(&first_lease, sizeof(first_lease), 0) != sizeof(first_lease)) {
-    return Status(Code::kUnavailable, "getrandom failed: message memory needs Linux 3.17 or newer");
+  if (!base::fill_random(&first_lease, sizeof(first_lease))) {
+    return Status(Code::kUnavailable,
+                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   }
   auto* arena = new (std::nothrow) Arena(options, *node, first_lease);
   if (arena == nullptr) return Status(Code::kNoMemory, "no memory to manage message memory: free some memory");

@@ -1,7 +1,6 @@
 #include "neighbours/neighbours.h"
 
 #include <linux/rtnetlink.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/random.h"
 #include "neighbours/texts.h"
 
 namespace tern::neighbours {
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Neighbours>> Neighbours::create(uint32_t interface_index,
                         ": add it (ip address add ", source.ip_text(), " dev ", interface->name, ")"});
   }
   uint64_t salt = 0;
-  if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
+  if (!base::fill_random(&salt, sizeof(salt)))
     return Status(Code::kUnavailable,
                   "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   std::unique_ptr<Neighbours> made(new (std::nothrow) Neighbours(std::move(*interface), source, salt));

@@ -1,12 +1,12 @@
 #include "neighbours/own_host.h"
 
 #include <linux/neighbour.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
+#include "base/random.h"
 #include "base/status_text.h"
 #include "base/try.h"
 #include "frames/mld.h"
@@ -27,7 +27,7 @@ constexpr int kFramesMax = 64;  ///< the most frames that one call sends
 
 Result<std::unique_ptr<OwnHost>> OwnHost::create(const Options& options, Send send, uint64_t now_ns) {
   uint64_t salt = 0;
-  if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
+  if (!base::fill_random(&salt, sizeof(salt)))
     return Status(Code::kUnavailable,
                   "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   std::unique_ptr<OwnHost> host(new (std::nothrow) OwnHost(options, std::move(send), salt, now_ns));

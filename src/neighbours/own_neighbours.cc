@@ -1,13 +1,12 @@
 #include "neighbours/own_neighbours.h"
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <string>
 
+#include "base/random.h"
 #include "neighbours/texts.h"
 
 namespace tern::neighbours {
@@ -32,7 +31,7 @@ OwnNeighbours::OwnNeighbours(OwnHost* host, uint64_t salt)
 
 Result<std::unique_ptr<OwnNeighbours>> OwnNeighbours::create(OwnHost* host) {
   uint64_t salt = 0;
-  if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
+  if (!base::fill_random(&salt, sizeof(salt)))
     return Status(Code::kUnavailable,
                   "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   std::unique_ptr<OwnNeighbours> made(new (std::nothrow) OwnNeighbours(host, salt));

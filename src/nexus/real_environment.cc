@@ -7,7 +7,6 @@
 #include <linux/errqueue.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +28,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/process.h"
+#include "base/random.h"
 #include "base/status_text.h"
 #include "base/thread_safety.h"
 #include "base/threads.h"
@@ -242,14 +242,6 @@ Status bind_error(int error) {
   }
 }
 
-/// For systems whose sandbox refuses getrandom(2).
-uint64_t random_of_device() {
-  const Descriptor device(open("/dev/urandom", O_RDONLY | O_CLOEXEC));
-  uint64_t value = 0;
-  if (!device || read(device.get(), &value, sizeof(value)) != static_cast<ssize_t>(sizeof(value))) return 0;
-  return value;
-}
-
 /// Random numbers of the system, fetched many at a time, because a session needs about twenty. A number is forgotten
 /// when it is given out. A forked child does not know those that its parent will give out.
 class RandomNumbers {
@@ -260,7 +252,7 @@ class RandomNumbers {
     if (fetched_ == nullptr || !mutex_.try_lock()) return fetch_one();
     uint64_t value = 0;
     auto& [left, values] = *fetched_;
-    if (left == 0 && fetch(values.data(), sizeof(values))) left = values.size();
+    if (left == 0 && base::fill_random(values.data(), sizeof(values))) left = values.size();
     if (left > 0) value = std::exchange(values[--left], 0);
     mutex_.unlock();
     return value != 0 ? value : fetch_one();
@@ -271,16 +263,9 @@ class RandomNumbers {
     size_t left;  ///< number of `values` that are not given out
     std::array<uint64_t, 32> values;
   };
-  /// Up to 256 bytes come whole (getrandom(2)).
-  static bool fetch(void* to, size_t bytes) {
-    ssize_t got;
-    do got = getrandom(to, bytes, 0);
-    while (got < 0 && errno == EINTR);
-    return got == static_cast<ssize_t>(bytes);
-  }
   static uint64_t fetch_one() {
     uint64_t value = 0;
-    return fetch(&value, sizeof(value)) ? value : random_of_device();
+    return base::fill_random(&value, sizeof(value)) ? value : 0;
   }
 
   base::Mutex mutex_;

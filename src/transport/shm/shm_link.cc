@@ -1,11 +1,11 @@
 // Links: connecting to a peer, handing over memory, messages, the end of a connection. See shm.h.
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "base/try.h"
 #include "transport/shm/shm.h"
 #include "transport/shm/shm_closer.h"
@@ -28,8 +28,9 @@ std::atomic<uint64_t>* consumed_of(const shm::Mapping& ring) {
 Status ShmImpl::prepare_ring(Peer& peer) {
   Link& link = peer.link;
   if (link.out.mapping) return {};
-  if (::getrandom(&link.out_start, sizeof link.out_start, 0) != sizeof link.out_start) {
-    return {Code::kUnavailable, "shm: getrandom is refused here; allow it in the sandbox"};
+  if (!base::fill_random(&link.out_start, sizeof(link.out_start))) {
+    return {Code::kUnavailable,
+            "shm: the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox"};
   }
   link.out_start >>= 1;  // below 2^63, so that it never overflows
   auto ring = shm::make_own_memory("tern-ring", shm::region_bytes(options_.ring_cells));

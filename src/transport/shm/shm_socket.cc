@@ -1,6 +1,5 @@
 #include "transport/shm/shm_socket.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -8,6 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
+
+#include "base/random.h"
 
 namespace tern::transport::shm {
 
@@ -197,8 +198,9 @@ ReceiveResult receive_message(int socket, Message& message) {
 
 Result<Identity> make_identity() {
   Identity identity;
-  if (::getrandom(identity.data(), identity.size(), 0) != static_cast<ssize_t>(identity.size())) {
-    return Status(Code::kUnavailable, "shm: getrandom is refused here; allow it in the sandbox");
+  if (!base::fill_random(identity.data(), identity.size())) {
+    return Status(Code::kUnavailable,
+                  "shm: the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   }
   identity[0] = std::byte{kProtocolVersion};
   return identity;

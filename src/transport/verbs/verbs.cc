@@ -1,7 +1,5 @@
 #include "transport/verbs/verbs.h"
 
-#include <sys/random.h>
-
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/random.h"
 #include "base/status_text.h"
 #include "transport/options.h"
 
@@ -24,7 +23,8 @@ constexpr Status kBadPacketBytes(Code::kMisuse, "verbs: Verbs::Options::packet_b
 constexpr Status kNoMemory(Code::kNoMemory,
                            "verbs: no memory for the endpoint's queues: free some, or use fewer endpoints");
 constexpr Status kNoDescriptors(Code::kUnavailable, "verbs: no file descriptors are left: raise the limit (ulimit -n)");
-constexpr Status kNoRandom(Code::kUnavailable, "verbs: getrandom is refused here; allow it in the sandbox");
+constexpr Status kNoRandom(
+    Code::kUnavailable, "verbs: the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
 constexpr Status kDeviceGone(Code::kUnavailable,
                              "verbs: the RDMA device has failed or was removed: make a new endpoint when it is back");
 constexpr Status kQueueLost(Code::kUnavailable, "verbs: the device has lost a completion queue: make a new endpoint");
@@ -69,7 +69,7 @@ Status VerbsImpl::open(std::string_view listen_host) {
                             ": it takes 536 bytes to its MTU; change Verbs::Options::packet_bytes"});
   }
   if (Status status = open_queues(); !status.ok()) return status;
-  if (getrandom(&own_key_, sizeof(own_key_), 0) != sizeof(own_key_)) return kNoRandom;
+  if (!base::fill_random(&own_key_, sizeof(own_key_))) return kNoRandom;
   own_key_ &= VerbsAddress::kKeyMax;
   if (start_queue_pair() != 0) {
     return base::status_of(Code::kUnavailable, "verbs: the device refused to start a queue pair",

@@ -1,6 +1,5 @@
 #include "transport/xdp/owner.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -12,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/random.h"
 #include "base/status_text.h"
 
 namespace tern::transport::xdp {
@@ -45,7 +45,7 @@ Result<Owner> Owner::create() {
   base::Descriptor socket = open_socket();
   uint64_t number = 0;
   const auto is_named = [&] {
-    if (getrandom(&number, sizeof(number), 0) != sizeof(number) || number == 0) return false;
+    if (!base::fill_random(&number, sizeof(number)) || number == 0) return false;
     const Name name = name_of("owner", number);
     return bind(socket.get(), name.data(), name.bytes) == 0;
   };
