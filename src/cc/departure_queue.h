@@ -23,10 +23,10 @@ class DepartureQueue {
     std::push_heap(heap_.begin(), heap_.end(), Later());
     return true;
   }
-  /// Calls depart(name) for each name whose time has come, earliest first.
+  /// Calls depart(name) for the names whose time has come, earliest first, `names_max` of them at most.
   template <class F>
-  void run(uint64_t now_ns, F&& depart) {
-    while (!heap_.empty() && heap_.front().at_ns <= now_ns) {
+  void run(uint64_t now_ns, size_t names_max, F&& depart) {
+    for (; names_max != 0 && !heap_.empty() && heap_.front().at_ns <= now_ns; names_max--) {
       const uint32_t name = heap_.front().name;
       std::pop_heap(heap_.begin(), heap_.end(), Later());
       heap_.pop_back();

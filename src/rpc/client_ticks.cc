@@ -23,6 +23,8 @@ constexpr uint64_t kRestRtos = 4;
 /// are received, because a check of a session that is in no cache takes a tenth of a microsecond, and 50 000 checks an
 /// RTO.
 constexpr size_t kTicksPerRun = 64;
+/// Most sessions whose rest ends in one iteration. After a pause of the machine all may be due.
+constexpr size_t kRestsPerRun = 8 * kTicksPerRun;
 /// An endpoint reports once in this time, on average: a report is a visit of two sessions that may be in no cache, and
 /// without a limit nearly each call on one of 200 000 sessions would be followed by a report. The longest delay is well
 /// before the server frees a response by itself (clause 5.5.2).
@@ -119,7 +121,7 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
       end_rests_of({keys, count});
       count = 0;
     };
-    resting_.run(context_.now_ns, [&](uint32_t key) {
+    resting_.run(context_.now_ns, kRestsPerRun, [&](uint32_t key) {
       keys[count++] = key;
       if (count == kTicksPerRun) end_rests();
     });
