@@ -124,8 +124,8 @@ class TERN_API EndpointCore {
   }
   /// Counts an iteration that has received nothing. Returns their number.
   uint32_t count_idle_iteration() { return ++idle_iterations_; }
-  /// Sets that number, which decides when the loop reads the clock.
-  void set_idle_iterations(uint32_t count) { idle_iterations_ = count; }
+  /// Raises that number, so that the next one is a multiple of `multiple`, a power of two.
+  void round_idle_iterations(uint32_t multiple) { idle_iterations_ |= multiple - 1; }
   /// Handles a packet of the common case. `copy_to` has space for `payload.bytes`, or is null
   /// (transport::BurstVisitor). `loop` has the transport's kTraits, and try_answer(Incoming*), which sends an answer at
   /// once or returns false. False: the packet is not of the common case, and nothing has changed; the caller then calls

@@ -102,7 +102,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
     transport_->wait(std::min(until_ns, context().agenda.next_ns()));
   }
   transport_->end_wait();
-  core_.set_idle_iterations(kIdleClockReads - 1);  // the next iteration reads the clock, because a timer may be due
+  core_.round_idle_iterations(kIdleClockReads);  // the next iteration reads the clock, because a timer may be due
   if (!alarm_.is_open()) context().mailbox->may_sleep.store(false, std::memory_order_relaxed);
 }
 
