@@ -40,9 +40,10 @@ class Request {
   }
 
   /// The request message, without alignment. In a handler that runs in the event loop it may lie in the transport's
-  /// receive buffer: the span is valid until the handler returns. If the handler keeps the Request, the library copies
-  /// the message then, and bytes() returns the copy, which is valid as long as the Request. If there is no memory for
-  /// the copy, the client gets kNoMemory, bytes() is empty, and is_cancelled() is true.
+  /// receive buffer: the span is valid until the handler returns or the Request ends, whichever comes first; respond()
+  /// and fail() end it. If the handler keeps the Request, the library copies the message then, and bytes() returns the
+  /// copy, which is valid as long as the Request. If there is no memory for the copy, the client gets kNoMemory,
+  /// bytes() is empty, and is_cancelled() is true.
   std::span<const std::byte> bytes() const {
     if (place_ == Place::kElsewhere) [[unlikely]]
       return bytes(front_);

@@ -13,8 +13,8 @@ namespace tern::base {
 
 class TERN_API Alarm {
  public:
-  /// Watches the descriptor `watched`. kUnavailable: there are no descriptors left. kNoMemory: the system has no memory
-  /// for an epoll set. After an error the object is not open.
+  /// Watches the descriptor `watched`. kUnavailable: there are no descriptors left, or too many are watched. kNoMemory:
+  /// the system has no memory for an epoll set. After an error the object is not open.
   Status open(int watched);
   bool is_open() const { return set_.is_open(); }
   /// -1 before open().

@@ -270,7 +270,8 @@ void Arena::give_large(Buffer* buffer) {
   extents_.give(reinterpret_cast<std::byte*>(buffer));
 }
 
-/// Called for a block that is dissolved. The lease of a later block at its place must be above its lease (modulo 2^32).
+/// Called for a block that is dissolved. The lease of a later block at its place must not be below its lease (modulo
+/// 2^32), which release() has revoked.
 void Arena::see_lease(const Buffer* buffer) {
   const uint32_t lease = buffer->lease.load(std::memory_order_relaxed);
   if (static_cast<int32_t>(lease - next_lease_) > 0) next_lease_ = lease;

@@ -103,7 +103,7 @@ class TERN_API Arena {
   /// Makes the calling thread the owner. All calls of the previous owner must happen before.
   void bind_owner();
   /// Leaves the arena without an owner: from now on every thread takes the mutex, and any thread may call orphan().
-  /// Owner only.
+  /// The owner, or the thread that destroys the endpoint, while the owner releases no Buffer.
   void disown();
   /// Ends the endpoint's use of the arena. The release of the last Buffer deletes the arena; if no Buffer is out, this
   /// call deletes it. Owner only, or any thread after disown(). In a forked child it only closes descriptors, because
@@ -226,7 +226,7 @@ class TERN_API Arena {
   size_t share_rest_ GUARDED_BY(mutex_) = 0;       ///< calls of share() until it may look for pages again
   int64_t foreign_out_ GUARDED_BY(mutex_) = 0;     ///< allocations minus releases of other threads; may be negative
   bool orphaned_ GUARDED_BY(mutex_) = false;
-  uint32_t next_lease_ GUARDED_BY(mutex_);       ///< above the last lease of every block that was dissolved
+  uint32_t next_lease_ GUARDED_BY(mutex_);       ///< not below the last lease of any dissolved block
   size_t dissolve_rest_ GUARDED_BY(mutex_) = 0;  ///< failing allocations until the next dissolve_free_runs()
   Extents extents_ GUARDED_BY(mutex_);
   std::vector<Chunk> chunks_ GUARDED_BY(mutex_);  ///< by chunk id

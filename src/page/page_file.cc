@@ -236,9 +236,9 @@ SegmentWriter::~SegmentWriter() {
 }
 
 void SegmentWriter::begin() {
-  // Acquire: later stores are not moved before it.
   std::atomic_ref sequence(segment().sequence);
-  sequence.exchange(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_acq_rel);
+  sequence.store(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // later stores are not seen before it
 }
 
 void SegmentWriter::end() {
