@@ -65,6 +65,7 @@ class Pinger {
 
  private:
   void send() {
+    programs::number_request(request_, ++number_);
     auto call = endpoint_->enqueue_request(session_, kEcho, std::move(request_), std::move(response_),
                                            [this](tern::Completion& done) { on_done(done); });
     if (!call.ok()) [[unlikely]]
@@ -74,11 +75,12 @@ class Pinger {
   /// Sends the next request at once, so that one reading of the clock ends a round trip and begins the next.
   void on_done(tern::Completion& done) {
     const uint64_t now_ticks = Ticks::now();
-    if (done.status.ok()) [[likely]] {
+    const tern::Status status = programs::check_echo(done, FLAGS_size, number_);
+    if (status.ok()) [[likely]] {
       if (run_.is_recording()) round_trips_ticks_.add(now_ticks - started_ticks_);
       progress_.count_completed();
     } else {
-      if (!programs::may_fail(done.status)) return run_.fail("a call to " + server_, done.status);
+      if (!programs::may_fail(status)) return run_.fail("a call to " + server_, status);
       progress_.count_failed();
     }
     started_ticks_ = now_ticks;
@@ -99,6 +101,7 @@ class Pinger {
   tern::Session session_;
   tern::MsgBuf request_;
   tern::MsgBuf response_;
+  uint64_t number_ = 0;  ///< calls begun
   uint64_t started_ticks_ = 0;
   uint64_t sessions_paired_ = 0;
 };

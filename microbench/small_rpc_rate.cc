@@ -222,6 +222,7 @@ class Worker {
   struct Call {
     tern::MsgBuf request;
     tern::MsgBuf response;
+    uint64_t number = 0;
     uint64_t begin_ticks = 0;  ///< start of a timed call; otherwise 0
     uint32_t batch = 0;
   };
@@ -312,7 +313,9 @@ class Worker {
 
   void issue(uint32_t index) {
     Call& call = calls_[index];
-    call.begin_ticks = ++issued_ % kCallsPerSample == 0 ? Ticks::now() : 0;
+    call.number = ++issued_;
+    programs::number_request(call.request, call.number);
+    call.begin_ticks = call.number % kCallsPerSample == 0 ? Ticks::now() : 0;
     auto accepted =
         endpoint_->enqueue_request(random_session(), kEcho, std::move(call.request), std::move(call.response),
                                    [this, index](tern::Completion& done) { on_done(index, done); });
@@ -322,12 +325,13 @@ class Worker {
 
   void on_done(uint32_t index, tern::Completion& done) {
     Call& call = calls_[index];
-    if (done.status.ok()) [[likely]] {
+    const tern::Status status = programs::check_echo(done, FLAGS_size, call.number);
+    if (status.ok()) [[likely]] {
       if (call.begin_ticks != 0) [[unlikely]]
         sample(call);
       progression_.count_completed();
     } else {
-      if (!programs::may_fail(done.status)) return on_failure(done.status);
+      if (!programs::may_fail(status)) return on_failure(status);
       progression_.count_failed();
     }
     call.request = std::move(done.request);

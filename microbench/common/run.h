@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -76,6 +77,23 @@ struct alignas(64) Progression {
 inline bool may_fail(tern::Status status) {
   return FLAGS_corrupt > 0 && !status.ok() && status.code() != tern::Code::kPeerUnreachable &&
          status.code() != tern::Code::kSessionReset && status.code() != tern::Code::kCancelled;
+}
+
+/// Writes a call's number into its request, so that check_echo() recognises the answer. A shorter request has no
+/// number.
+inline void number_request(tern::MsgBuf& request, uint64_t number) {
+  if (request.bytes().size() >= sizeof(number)) std::memcpy(request.bytes().data(), &number, sizeof(number));
+}
+/// The call's status; an error if the answer has another length or number than the request had.
+inline tern::Status check_echo(const tern::Completion& done, size_t bytes, uint64_t number) {
+  if (!done.status.ok()) [[unlikely]]
+    return done.status;
+  uint64_t echoed = number;
+  const auto answer = done.response.bytes();
+  if (answer.size() >= sizeof(echoed)) std::memcpy(&echoed, answer.data(), sizeof(echoed));
+  if (answer.size() == bytes && echoed == number) [[likely]]
+    return {};
+  return {tern::Code::kUnavailable, "the answer is not the request"};
 }
 
 class Run {
