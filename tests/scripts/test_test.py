@@ -113,9 +113,10 @@ class Counts(unittest.TestCase):
         self.assertIn('failed: release: a\n', output)
         self.assertIn('unsteady: release: b ', output)
 
-    def test_sanitizer_finding_is_not_run_again(self):
+    def test_findings_are_not_run_again(self):
         for text in ('WARNING: ThreadSanitizer: data race', 'ERROR: AddressSanitizer: heap-use-after-free',
-                     'ERROR: LeakSanitizer: detected', 'file.cc:1:2: runtime error: shift'):
+                     'ERROR: LeakSanitizer: detected', 'file.cc:1:2: runtime error: shift',
+                     'src/a.cc:1: CHECK failed: a == b (1, 2)', 'BROKEN after 1.5 ms: twice\n'):
             code, output, calls = self.run_with([passed('a'), failed('b', text)])
             self.assertEqual((code, output.splitlines()[-1], len(calls)), (1, '2 passed, 1 failed, 0 skipped', 1))
 
