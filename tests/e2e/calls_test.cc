@@ -203,11 +203,11 @@ TEST_P(Calls, deadline_and_cancel_reach_the_server) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
-  Call* late = caller.send_pattern(session, kHold, 64, 1, {.deadline = std::chrono::milliseconds(500)});
+  Call* late = caller.send_pattern(session, kHold, 64, 1, {.deadline = std::chrono::milliseconds(2000)});
   ASSERT_TRUE(caller.run_until([&] { return server.board().held == 1 || late->ends == 1; }));
   const int64_t left_ns = server.board().time_left_ns;
   EXPECT_GT(left_ns, 0);
-  EXPECT_LE(left_ns, 510'000'000);  // the code on the wire is coarse
+  EXPECT_LE(left_ns, 2'040'000'000);  // the code on the wire is coarse
   EXPECT_EQ(caller.end_of(late), Code::kDeadline);
   EXPECT_TRUE(caller.run_until([&] { return server.board().cancels_seen == 1; }));
 

@@ -24,6 +24,14 @@ const Fault kFaults[] = {
     {"all", {{"drop", "0.02"}, {"dup", "0.05"}, {"reorder", "0.05"}, {"delay", "0.05"}}},
 };
 
+uint64_t faults_of(const tern::EndpointCounters& counters) {
+  uint64_t sum = 0;
+  tern::for_each_counter(counters, [&](std::string_view part, const char*, const char*, uint64_t value) {
+    if (part == "faults") sum += value;
+  });
+  return sum;
+}
+
 Settings merge(Settings settings, const Settings& more) {
   for (const auto& [key, value] : more.values()) settings.set(key, value);
   return settings.set("faults", 1);
@@ -67,6 +75,7 @@ TEST_P(Faults, everything_completes_and_every_handler_runs_once) {
   }
   for (uint64_t id = 0; id < kCalls; id++) ASSERT_EQ(server.board().handled_by_id[id], 1) << id;
   EXPECT_EQ(server.board().damaged, 0u);
+  EXPECT_GT(faults_of(caller.counters()), 0u);
 }
 
 TEST_P(Faults, large_messages_arrive_whole) {
@@ -127,6 +136,7 @@ TEST_P(Corruption, ends_every_call_and_harms_no_sound_session) {
   const Settings corrupt = merge(prompt, {{"corrupt", "0.02"}});
   Peer server(corrupt.with("seed", 7));
   Peer sound_server(prompt);
+  uint64_t faults = 0, calls = 0;
   for (uint64_t seed = 8; seed < 11; seed++) {
     Caller caller(corrupt.with("seed", seed));
     for (Peer* peer : {&server, &sound_server}) {
@@ -139,7 +149,11 @@ TEST_P(Corruption, ends_every_call_and_harms_no_sound_session) {
       }
       ASSERT_TRUE(caller.finish()) << caller.ended() << " of " << caller.calls().size() << " have ended";
     }
+    faults += faults_of(caller.counters());
+    calls += caller.calls().size();
   }
+  EXPECT_GT(faults, 0u);
+  EXPECT_GT(calls, 0u);
   Caller sound(prompt);
   const tern::Session session = sound.open(sound_server.uri());
   for (uint64_t id = 1000; id < 1050; id++) sound.send_order(session, kWork, {id, 5000, 0}, 5000);

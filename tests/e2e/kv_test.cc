@@ -13,6 +13,7 @@
 #include "../apps/kv/protocol.h"
 #include "../apps/kv/workload.h"
 #include "e2e/caller.h"
+#include "e2e/killed.h"
 
 using namespace e2e;
 using testing::HasSubstr;
@@ -67,8 +68,7 @@ class Kv {
   }
   void kill() {
     if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    waitpid(pid_, &status_, 0);
+    status_ = kill_running(pid_);
     pid_ = -1;
   }
   /// Ends the server as a user does.

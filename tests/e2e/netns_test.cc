@@ -185,8 +185,9 @@ TEST_F(Namespaces, lossy_link_fails_no_call) {
 
 TEST_F(Namespaces, short_cut_of_the_cable_fails_no_call_and_a_long_one_all) {
   LAY_CABLE();
-  Peer server(peer_settings());
-  Caller caller(caller_settings());
+  // The commands that cut and repair take some hundred milliseconds on a busy machine.
+  Peer server(peer_settings().with("liveness_ms", 3000));
+  Caller caller(caller_settings().with("liveness_ms", 3000));
   const tern::Session session = caller.open(server.uri());
   // The cut is shorter than the liveness timeout: all calls complete.
   for (uint64_t id = 0; id < 50; id++) caller.send_order(session, kWork, {id, 20000, 0}, 20000);

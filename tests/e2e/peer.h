@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "e2e/any_rpc.h"
+#include "e2e/killed.h"
 #include "patience.h"
 
 namespace e2e {
@@ -140,8 +141,7 @@ class Peer {
     kill_child();
   }
   void kill() {
-    signal(SIGKILL);
-    waitpid(pid_, &status_, 0);
+    status_ = kill_running(pid_);
     pid_ = -1;
   }
   void signal(int number) { ::kill(pid_, number); }

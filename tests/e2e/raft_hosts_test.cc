@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "e2e/any_rpc.h"
+#include "e2e/killed.h"
 #include "e2e/namespaces.h"
 
 namespace {
@@ -57,8 +58,7 @@ class RaftOnHosts : public testing::TestWithParam<const char*> {
   void kill_replica(int id) {
     pid_t& pid = replicas_[static_cast<size_t>(id - 1)];
     if (pid <= 0) return;
-    ::kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
+    kill_running(pid);
     pid = -1;
   }
   /// Runs the client on the host without a replica. True: it exited with 0.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "e2e/any_rpc.h"
+#include "e2e/killed.h"
 #include "e2e/program.h"
 
 namespace {
@@ -76,8 +77,7 @@ class Servers {
   }
   void kill(size_t i) {
     if (pids_[i] <= 0) return;
-    ::kill(pids_[i], SIGKILL);
-    waitpid(pids_[i], nullptr, 0);
+    e2e::kill_running(pids_[i]);
     pids_[i] = -1;
   }
 

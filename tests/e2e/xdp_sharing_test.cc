@@ -50,7 +50,7 @@ class XdpSharing : public testing::TestWithParam<unsigned> {
   void TearDown() override { inside_.reset(); }
 
   static Settings caller_settings() { return {{"transport", "xdp"}, {"listen", "tern://10.77.0.1:0"}}; }
-  /// Of a process with one queue, whose liveness time is long because CPUs are few.
+  /// Of a process with one queue.
   Settings peer_settings(const std::string& listen = "tern://10.77.0.2:0") const {
     return Settings{{"transport", "xdp"}, {"listen", listen}, {"queues", "1"}}.set("netns",
                                                                                    "/run/netns/" + sides_[1].name());

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,7 @@ namespace {
 struct Arguments {
   uint64_t first = 1, last = UINT64_MAX;
   size_t bytes = 4096;
-  double cpu_s = 60;
+  double cpu_s = 0;  ///< 0: of a number of seeds all run, and otherwise 60 s
   const char* save = nullptr;
 };
 
@@ -45,6 +46,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       return false;
     }
   }
+  if (arguments.cpu_s == 0) arguments.cpu_s = arguments.last == UINT64_MAX ? 60 : HUGE_VAL;
   return arguments.bytes > 0;
 }
 

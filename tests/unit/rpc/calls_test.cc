@@ -434,7 +434,7 @@ TYPED_TEST(Calls, cancel__slots_come_back_many_times) {
 TYPED_TEST(Calls, deadline__ends_queued_and_sent_calls) {
   const Session session = this->world.open({.window = 1});
   Outcome sent, queued, patient;
-  ASSERT_TRUE(this->world.call(session, kKept, "sent", sent, 64, {.deadline = milliseconds(30)}).ok());
+  ASSERT_TRUE(this->world.call(session, kKept, "sent", sent, 64, {.deadline = milliseconds(300)}).ok());
   ASSERT_TRUE(this->world.call(session, kKept, "queued", queued, 64, {.deadline = milliseconds(10)}).ok());
   ASSERT_TRUE(this->world.call(session, kEcho, "patient", patient).ok());
   this->world.run_until([&] { return sent.runs + queued.runs + patient.runs == 3; });
