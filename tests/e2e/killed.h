@@ -13,6 +13,10 @@ namespace e2e {
 /// by a report of a sanitizer, for example, which looks like its death to its peers.
 inline int kill_running(pid_t pid) {
   int status = 0;
+  if (pid <= 0) {
+    ADD_FAILURE() << "it has ended";
+    return status;
+  }
   ::kill(pid, SIGKILL);
   waitpid(pid, &status, 0);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it had ended: wait status " << status;

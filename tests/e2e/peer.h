@@ -144,7 +144,9 @@ class Peer {
     status_ = kill_running(pid_);
     pid_ = -1;
   }
-  void signal(int number) { ::kill(pid_, number); }
+  void signal(int number) {
+    if (pid_ > 0) ::kill(pid_, number);
+  }
   /// Makes the process fork a sleeping child with copies of its descriptors. kill_child() ends the child.
   void fork_child() {
     board_->command.store(Board::kFork);

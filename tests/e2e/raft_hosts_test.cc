@@ -58,7 +58,7 @@ class RaftOnHosts : public testing::TestWithParam<const char*> {
   void kill_replica(int id) {
     pid_t& pid = replicas_[static_cast<size_t>(id - 1)];
     if (pid <= 0) return;
-    kill_running(pid);
+    e2e::kill_running(pid);
     pid = -1;
   }
   /// Runs the client on the host without a replica. True: it exited with 0.
