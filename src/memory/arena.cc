@@ -25,10 +25,7 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
   const Result<int> node = choose_numa_node(options.numa_node);
   if (!node.ok()) return node.status();
   uint32_t first_lease = 0;
-  if (!base::fill_random(&first_lease, sizeof(first_lease))) {
-    return Status(Code::kUnavailable,
-                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
-  }
+  if (!base::fill_random(&first_lease, sizeof(first_lease))) return base::kNoRandom;
   auto* arena = new (std::nothrow) Arena(options, *node, first_lease);
   if (arena == nullptr) return Status(Code::kNoMemory, "no memory to manage message memory: free some memory");
   arena->mutex_.assert_held();  // no other thread can reach the arena yet

@@ -82,9 +82,7 @@ Result<std::unique_ptr<Neighbours>> Neighbours::create(uint32_t interface_index,
                         ": add it (ip address add ", source.ip_text(), " dev ", interface->name, ")"});
   }
   uint64_t salt = 0;
-  if (!base::fill_random(&salt, sizeof(salt)))
-    return Status(Code::kUnavailable,
-                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
+  if (!base::fill_random(&salt, sizeof(salt))) return base::kNoRandom;
   std::unique_ptr<Neighbours> made(new (std::nothrow) Neighbours(std::move(*interface), source, salt));
   if (made == nullptr) return Status(Code::kNoMemory, "no memory for the neighbours of a network interface");
   if (const Status status = made->open(); !status.ok()) return status;

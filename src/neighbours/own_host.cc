@@ -27,9 +27,7 @@ constexpr int kFramesMax = 64;  ///< the most frames that one call sends
 
 Result<std::unique_ptr<OwnHost>> OwnHost::create(const Options& options, Send send, uint64_t now_ns) {
   uint64_t salt = 0;
-  if (!base::fill_random(&salt, sizeof(salt)))
-    return Status(Code::kUnavailable,
-                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
+  if (!base::fill_random(&salt, sizeof(salt))) return base::kNoRandom;
   std::unique_ptr<OwnHost> host(new (std::nothrow) OwnHost(options, std::move(send), salt, now_ns));
   if (host == nullptr) return Status(Code::kNoMemory, "no memory for a host of its own address");
   host->flush(now_ns);

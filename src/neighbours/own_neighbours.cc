@@ -31,9 +31,7 @@ OwnNeighbours::OwnNeighbours(OwnHost* host, uint64_t salt)
 
 Result<std::unique_ptr<OwnNeighbours>> OwnNeighbours::create(OwnHost* host) {
   uint64_t salt = 0;
-  if (!base::fill_random(&salt, sizeof(salt)))
-    return Status(Code::kUnavailable,
-                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
+  if (!base::fill_random(&salt, sizeof(salt))) return base::kNoRandom;
   std::unique_ptr<OwnNeighbours> made(new (std::nothrow) OwnNeighbours(host, salt));
   if (made == nullptr) return Status(Code::kNoMemory, "no memory for the neighbours of an endpoint");
   if (!made->listener_.event.open()) {

@@ -80,10 +80,11 @@ std::optional<FoundGid> find_gid(ibv_context* context, uint8_t port, const ibv_p
   return best;
 }
 
-/// Returns the P_Key table's entry, in the host's byte order; 0 if there is none, because 0 is no partition's P_Key.
-uint16_t partition_at(ibv_context* context, uint8_t port, uint32_t index) {
+/// Returns the P_Key table's entry, in the host's byte order. Nothing: there is none, or the query has failed, as where
+/// descriptors are short.
+std::optional<uint16_t> partition_at(ibv_context* context, uint8_t port, uint32_t index) {
   __be16 key = 0;
-  if (ibv_query_pkey(context, port, static_cast<int>(index), &key) != 0) return 0;
+  if (ibv_query_pkey(context, port, static_cast<int>(index), &key) != 0) return std::nullopt;
   return be16toh(key);
 }
 
@@ -96,7 +97,7 @@ std::optional<FoundPartition> find_partition(ibv_context* context, uint8_t port,
   std::optional<FoundPartition> limited;
   for (uint32_t index = 0; index < attributes.pkey_tbl_len; ++index) {
     if (wanted != PortChoice::kAny && index != wanted) continue;
-    const uint16_t key = partition_at(context, port, index);
+    const uint16_t key = partition_at(context, port, index).value_or(0);  // 0 is no partition's P_Key
     if ((key & ~kFullMember) == 0) continue;
     if ((key & kFullMember) != 0) return FoundPartition{index, key};
     if (!limited) limited = FoundPartition{index, key};
@@ -290,10 +291,8 @@ bool has_other_address(ibv_context* context, const Port& port) {
   if (ibv_query_port(context, port.number, &attributes) != 0 || attributes.state != IBV_PORT_ACTIVE) return false;
   if (port.fabric == Fabric::kInfiniband) {
     if (attributes.lid != 0 && attributes.lid != port.lid) return true;
-    // A query fails where descriptors are short, too.
-    __be16 key = 0;
-    const int error = ibv_query_pkey(context, port.number, static_cast<int>(port.partition_index), &key);
-    if (error == 0 && be16toh(key) != port.partition) return true;
+    const auto partition = partition_at(context, port.number, port.partition_index);
+    if (partition && *partition != port.partition) return true;
   }
   ibv_gid_entry entry{};
   if (ibv_query_gid_ex(context, port.number, port.gid_index, &entry, 0) != 0) return false;

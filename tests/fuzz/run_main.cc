@@ -24,7 +24,7 @@ namespace {
 struct Arguments {
   uint64_t first = 1, last = UINT64_MAX;
   size_t bytes = 4096;
-  double cpu_s = 0;  ///< 0: of a number of seeds all run, and otherwise 60 s
+  double cpu_s = 0;  ///< limit; 0: none if the last seed is given, otherwise 60 s
   const char* save = nullptr;
 };
 
