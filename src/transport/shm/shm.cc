@@ -150,6 +150,8 @@ bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::
   wire::Header sent = header;
   sent.set_length_and_flags(wire::kHeaderBytes + shm::kReferenceBytes, wire::kByReference);
   peer.out.put_reference(sent, reference);
+  shm::demote(reinterpret_cast<const std::byte*>(buffer));
+  shm::demote(data, len);
   return true;
 }
 
@@ -212,6 +214,8 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, wire::Header& header, uint64_t
                            reference.lease_value};
   // If the copy fails, the visitor's copy counts the loss.
   if (payload.bytes > kCopiedReferenceBytesMax || !payload.copy_to(scratch_.bytes)) return {payload, record};
+  shm::demote(reinterpret_cast<const std::byte*>(buffer));
+  shm::demote(payload.data, payload.bytes);
   header.clear_flags(wire::kByReference);
   header.set_length_and_flags(wire::kHeaderBytes + payload.bytes, 0);
   return {{scratch_.bytes, payload.bytes, nullptr, 0}, record};

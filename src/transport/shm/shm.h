@@ -273,11 +273,13 @@ class TERN_API ShmImpl : public DefaultMembers {
       const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
       if (bytes <= shm::kCellPayloadBytes && try_visit(visit, header, payload, copy)) [[likely]] {
         position += shm::kCellBytes;
+        shm::demote(cell);
         cell += shm::kCellBytes;
       } else {
         const uint64_t record = visit_unusual(peer, position, visit);
         if (record == 0) break;
         position += record;
+        shm::demote(cell, record);
         cell += record;
         more_cells += record / shm::kCellBytes - 1;
         end += std::min<uint64_t>(record - shm::kCellBytes, static_cast<uint64_t>(in.cells_end() - end));
