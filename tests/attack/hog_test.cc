@@ -140,7 +140,10 @@ TEST(Hog, credits_by_idle_sessions_that_only_probe) {
   }
   Hostile hostile(server.uri(), kHostileIp);
   std::vector<HostileSession> idle;
-  for (int i = 0; i < 400; i++) idle.push_back(hostile.open());
+  for (int i = 0; i < 400; i++) {
+    idle.push_back(hostile.open());
+    witness.serve_management();
+  }
   // The server counts credits in epochs of 10 ms: this waits for a few of them.
   for (int round = 0; round < 20; round++, count++) {
     for (HostileSession& session : idle) hostile.send_proved(session, Kind::kProbe, session.first_request - 64, 0);

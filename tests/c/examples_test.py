@@ -188,7 +188,7 @@ class Python(unittest.TestCase):
         with self.assertRaises(ValueError):
             bytes(self.views[0])
         with self.assertRaisesRegex(tern.Error, "^DEADLINE"):
-            self.session.ask(KEEP, b"", deadline=0.2)
+            self.session.ask(KEEP, b"", deadline=2)
         self.assertNotEqual(self.session.ask(WORKER, b"").decode(), self.thread.name)
         # The loop raises a handler's exception, and the client is told that there is no answer.
         with self.assertRaisesRegex(tern.Error, "^NO_RESPONSE"):

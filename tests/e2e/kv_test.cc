@@ -279,7 +279,7 @@ TEST_P(KvProgram, a_killed_server_and_its_successor_lose_no_acknowledged_write) 
   };
   Kv one(directory_, words("--client=0"));
   Kv other(directory_, words("--client=1"));
-  ByHand watcher(settings(), address);
+  ByHand watcher(settings().with("liveness_ms", 10'000), address);  // it reconnects by itself
   // The first process writes key 0, and the other one writes key 2. A slow machine has time for fewer rounds.
   int killed = 0;
   for (; killed < 3 && watcher.see_writes(one, 0, 10) && watcher.see_writes(other, 2, 10); killed++) {
@@ -302,7 +302,7 @@ TEST_P(KvStore, successor_with_an_empty_store_is_detected) {
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort));
   const std::string address = server_run->address();
   Kv run(directory_, client(address, {"--keys=64", "--seconds=60", "--reconnect_seconds=60"}));
-  EXPECT_TRUE(ByHand(settings(), address).see_writes(run, 0, 10)) << run.error();
+  EXPECT_TRUE(ByHand(settings().with("liveness_ms", 10'000), address).see_writes(run, 0, 10)) << run.error();
   server_run->kill();
   server_run = std::make_unique<Kv>(directory_, server(address));
   run.expect_one_sentence("is lost: nothing is there now");
@@ -336,7 +336,7 @@ TEST_P(KvProgram, server_that_stays_away_ends_the_client_with_a_sentence) {
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort));
   const std::string address = server_run->address();
   Kv run(directory_, client(address, {"--keys=64", "--seconds=60", "--reconnect_seconds=1"}));
-  EXPECT_TRUE(ByHand(settings(), address).see_writes(run, 0, 10)) << run.error();
+  EXPECT_TRUE(ByHand(settings().with("liveness_ms", 10'000), address).see_writes(run, 0, 10)) << run.error();
   server_run->kill();
   run.expect_one_sentence("did not come back within --reconnect_seconds");
 }

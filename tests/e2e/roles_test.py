@@ -162,7 +162,7 @@ class Roles(Sides):
             process.wait(SECONDS_MAX)
 
     def test_clients_of_an_incast_wait_for_each_other(self):
-        flags = ['--transport=udp', '--degree=3', '--size=100000']
+        flags = ['--transport=udp', '--degree=3', '--size=100000', '--seconds=3']
         with self.server('incast', *flags, address='127.0.0.1') as (_, server), \
              concurrent.futures.ThreadPoolExecutor(2) as pool:
             lines = list(pool.map(lambda flows: self.client('incast', *flags, f'--flows={flows}', server=server), (1, 2)))

@@ -45,6 +45,14 @@ def wait_for(is_true):
     return result
 
 
+def group_of(pid):
+    """The process group; None: there is no such process any more."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
 class Pair:
     """A server and a client of the program latency, each with a page, until they are killed."""
 
@@ -193,8 +201,7 @@ class ProgramsTest(unittest.TestCase):
                 try:
                     def shown():
                         self.assertIsNone(process.poll(), "it has ended")
-                        pages = [p for p in read()["pages"]
-                                 if os.path.exists(f"/proc/{p['pid']}") and os.getpgid(p["pid"]) == process.pid]
+                        pages = [p for p in read()["pages"] if group_of(p["pid"]) == process.pid]
                         return pages if len(pages) == (2 if name == "bank" else 1) \
                             and all(page["endpoints"] for page in pages) else None
                     for page in wait_for(shown):

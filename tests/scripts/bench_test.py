@@ -351,7 +351,7 @@ time.sleep(60)
     def test_processes_that_do_not_end_are_killed(self):
         self.fake_idle(self.START, 'SIG_IGN')
         runner = bench.Runner(0.1, '0,1')
-        runner.timeout = 3  # in which the fakes start on a busy machine
+        runner.timeout = 8  # in which the fakes start on a busy machine
         begin = time.monotonic()
         with self.assertRaisesRegex(bench.Failure, 'fresh_client had no answer: it said nothing'):
             runner.run(os.path.join(self.directory, 'build'), 'fresh_client shm')

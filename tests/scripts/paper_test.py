@@ -26,6 +26,7 @@ except ImportError:
 matplotlib.use('Agg')
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAPER = os.path.join(HERE, '..', '..', 'scripts', 'paper')
+FONTS = tempfile.TemporaryDirectory()  # matplotlib's cache of fonts, which takes seconds to make
 SAMPLE = os.path.join(HERE, 'paper_sample.jsonl')
 sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader('paper', PAPER)
@@ -184,7 +185,7 @@ class Program(unittest.TestCase):
 
     def paper(self, *arguments, **environment):
         return subprocess.run([PAPER, *arguments, '--out', self.out], capture_output=True, text=True, check=False,
-                              env={**os.environ, 'MPLCONFIGDIR': self.directory, **environment})
+                              env={**os.environ, 'MPLCONFIGDIR': FONTS.name, **environment})
 
     def write(self, name, text):
         path = os.path.join(self.directory, name)
@@ -307,7 +308,7 @@ class Program(unittest.TestCase):
         pid = f'{self.directory}/build/microbench/incast.pid'
         for number, code in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)):
             with subprocess.Popen([PAPER, '--only=1', '--jobs=1', build, '--out', self.out], stderr=subprocess.DEVNULL,
-                                  env={**os.environ, 'MPLCONFIGDIR': self.directory}) as process:
+                                  env={**os.environ, 'MPLCONFIGDIR': FONTS.name}) as process:
                 while not os.path.exists(pid):
                     self.assertIsNone(process.poll())
                     time.sleep(0.01)

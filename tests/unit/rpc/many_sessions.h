@@ -35,9 +35,17 @@ class ManySessions : public ::testing::Test {
     return sessions;
   }
   void rest() {
-    // The reports after 100 ms of silence leave, and the server then frees the responses that it kept.
+    // The reports after 100 ms of silence leave, and the server then frees the responses that it kept. A busy machine
+    // needs more time.
     const auto until = std::chrono::steady_clock::now() + milliseconds(400);
     world_.run_until([&] { return std::chrono::steady_clock::now() > until; });
+    const auto is_at_rest = [&] {
+      size_t awake = 0;
+      const auto& client = rpc::EndpointCore::of(*world_.client);
+      client.for_each_client_session([&](const session::ClientSession& session) { awake += session.is_awake(); });
+      return awake == 0 && rpc::EndpointCore::of(*world_.server).census().response_bytes == 0;
+    };
+    EXPECT_TRUE(world_.run_until(is_at_rest));
   }
   World<T> world_;
 };
