@@ -56,7 +56,8 @@ void Network::Impl::add_start(SimOutput& out) {
   events.add(out.free_at, &Impl::on_start, &out, 0);
 }
 
-/// Starts the transmission of the first frame of an output's queue. The queue is empty if close_port() has emptied it.
+/// Starts the transmission of the first frame of an output's queue. The queue is empty if close_port() or
+/// lose_queue() has emptied it.
 void Network::Impl::on_start(void* context, uint64_t /*argument*/) {
   SimOutput& out = *static_cast<SimOutput*>(context);
   Impl& network = *out.network;
@@ -94,11 +95,7 @@ template <bool kIsFirstHop>
 void Network::Impl::depart(SimOutput& out, SimPacket* packet) {
   const uint64_t wire = wire_time(out, packet->frame_bytes);
   out.free_at = events.now() + wire;
-  if (kIsFirstHop) {
-    counters.packets_sent++;
-    SimPort* const port = find_port(packet->from_host, packet->from_port);
-    if (port != nullptr) port->on_departure(*packet);
-  }
+  if (kIsFirstHop) release(*packet);
   note(kDeparture, *packet, &out);
   if (kIsFirstHop && tap) [[unlikely]]
     tap(*packet, false);

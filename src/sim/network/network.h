@@ -101,7 +101,8 @@ class TERN_API Network {
   /// before, they are lost.
   void send_at(Picoseconds at, SimPacket* packets);
 
-  /// While a host is down, none of its packets leaves or arrives. Packets in the queue of its interface are lost.
+  /// While a host is down, none of its packets leaves or arrives. Packets in the queue of its interface are lost, also
+  /// if the host is up again before their turn.
   void set_host_up(uint32_t host, bool up);
   void set_faults(const Faults& faults);
   /// Sets the faults of all cables from `from` to `to`, in this direction only. Returns false if there is no such

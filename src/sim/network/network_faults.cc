@@ -83,9 +83,20 @@ void Network::Impl::update_open(size_t output) {
   outputs[output].is_open = cables[output].is_up && (from.kind == Node::Kind::kSwitch || hosts[from.index].is_up);
 }
 
+/// Drops all packets in the queue of a host's interface.
+void Network::Impl::lose_queue(SimOutput& out) {
+  while (out.first != nullptr) {
+    SimPacket* const packet = out.pop();
+    release(*packet);
+    drop(packet, counters.dropped_fault);
+  }
+}
+
 void Network::set_host_up(uint32_t host, bool up) {
-  impl_->hosts[host].is_up = up;
-  impl_->update_open(impl_->hosts[host].interface);
+  Impl::Host& at = impl_->hosts[host];
+  if (up && !at.is_up) impl_->lose_queue(impl_->outputs[at.interface]);
+  at.is_up = up;
+  impl_->update_open(at.interface);
 }
 
 void Network::set_faults(const Faults& faults) {

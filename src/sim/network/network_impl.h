@@ -86,6 +86,12 @@ struct Network::Impl {
   static void on_start(void* context, uint64_t argument);
   template <bool kIsFirstHop>
   void depart(SimOutput& out, SimPacket* packet);
+  /// Counts a packet that leaves its host's interface, and tells its port.
+  [[gnu::always_inline]] void release(SimPacket& packet) {
+    counters.packets_sent++;
+    SimPort* const port = find_port(packet.from_host, packet.from_port);
+    if (port != nullptr) port->on_departure(packet);
+  }
   [[gnu::always_inline]] void launch(SimOutput& out, SimPacket* packet, Picoseconds at, EventQueue::Run run);
   static void on_switch(void* context, uint64_t argument);
   bool admit(SimOutput& out, SimPacket& packet);
@@ -106,6 +112,7 @@ struct Network::Impl {
   void set_frame_limit(size_t output, size_t frame_bytes_max);
   static void on_frame_limit(void* context, uint64_t output);
   void set_up(size_t output, bool up);
+  void lose_queue(SimOutput& out);
   void update_open(size_t output);
   /// Calls change(output) for each cable from `from` to `to`. Returns false if there is no such cable.
   template <class Change>

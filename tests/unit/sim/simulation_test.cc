@@ -216,6 +216,18 @@ TEST(Simulation, a_crash_ends_calls_and_a_restart_serves_new_sessions) {
   EXPECT_TRUE(simulation->run_until([&] { return is_over; }, 2s));
 }
 
+TEST(Simulation, a_crash_lets_no_packet_out_though_the_host_boots_at_once) {
+  auto simulation = make(5);
+  for (uint32_t client = 1; client < 5; client++) connect(*simulation, client, 0);
+  simulation->run_for(10ms);
+  int left = 0;
+  simulation->set_tap([&](const TappedPacket& packet) { left += packet.has_arrived && packet.from_host == 0 ? 1 : 0; });
+  ASSERT_TRUE(simulation->host(0).crash().ok());  // its Nexus would tell its four clients
+  ASSERT_TRUE(simulation->host(0).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());
+  simulation->run_for(20us);
+  EXPECT_EQ(left, 0);
+}
+
 // The endpoint's loop has requested another turn, an answer waits for the wire, and a paced request for its departure.
 // The crash ends all of this and wakes nothing.
 TEST(Simulation, a_crash_between_two_turns_of_a_busy_endpoint) {

@@ -423,6 +423,20 @@ TEST_F(FaultsTest, host_down__nothing_leaves_or_arrives) {
   EXPECT_EQ(port(2).arrivals().size(), 1u);
 }
 
+TEST_F(FaultsTest, host_down__packets_in_the_queue_are_lost_though_the_host_is_up_at_once) {
+  make(Topology::star(2, {10'000'000'000, 500ns}));
+  for (int i = 0; i < 3; i++) port(0).send(port(1), 1000);  // the first one leaves
+  network().set_host_up(0, false);
+  port(0).send(port(1), 1000);
+  network().set_host_up(0, true);
+  EXPECT_EQ(port(0).departures().size(), 4u) << "tickets are released";
+  port(0).send(port(1), 1000);
+  run();
+  EXPECT_THAT(tickets(1), ElementsAre(0, 4));
+  EXPECT_EQ(counters().dropped_fault, 3u);
+  expect_all_counted();
+}
+
 TEST_F(FaultsTest, host_down__stays_so_when_its_link_comes_up) {
   make(Topology::star(2));
   network().set_host_up(0, false);
