@@ -68,37 +68,97 @@ void Network::Impl::compute_routes() {
   routes.compute(static_cast<uint32_t>(switches.size()), edges);
 }
 
-Picoseconds Network::Impl::compute_longest_round_trip() const {
-  const auto frame_bytes = static_cast<uint32_t>(packets.content_bytes_max());
-  // The longest times between each switch and its hosts: from a host, to a host, and the second longest to a host. 0:
-  // there is no such host. The two directions of a cable differ only by the latency of the switch, which is part of the
-  // direction to the switch.
-  struct Ends {
-    Picoseconds in = 0, out = 0, out_second = 0;
-  };
-  std::vector<Ends> ends(switches.size());
-  for (const Host& host : hosts) {
-    const SimOutput& up = outputs[host.interface];
-    const SimOutput& down = outputs[host.downlink];
-    const Picoseconds out = down.hop + wire_time(down, frame_bytes);
-    Ends& at = ends[host.at];
-    at.in = std::max(at.in, up.hop + wire_time(up, frame_bytes));
-    at.out_second = std::max(at.out_second, std::min(at.out, out));
-    at.out = std::max(at.out, out);
+namespace {
+
+/// The longest times of full frames between each pair of switches' hosts, by the rule of Impl::depart(): each cable and
+/// switch takes its delay, a cable also the time by which its transmission is longer than that of the next one, and the
+/// last cable its transmission.
+class LongestWays {
+ public:
+  explicit LongestWays(const Network::Impl& network)
+      : network_(network),
+        frame_bytes_(static_cast<uint32_t>(network.packets.content_bytes_max())),
+        ends_(network.switches.size()) {
+    for (const Network::Impl::Host& host : network.hosts) add(host);
   }
-  Picoseconds longest = 0;
-  for (uint32_t from = 0; from < switches.size(); from++) {
-    for (uint32_t to = 0; to < switches.size() && ends[from].in != 0; to++) {
-      const Picoseconds out = from == to ? ends[to].out_second : ends[to].out;
-      if (out == 0) continue;
-      Picoseconds way = ends[from].in + out;
-      for (uint32_t at = from; at != to; at = outputs[routes.outputs(at, to).front()].to) {
-        way += outputs[routes.outputs(at, to).front()].hop;
+
+  /// The longest time from any host to another one. 0: there is one host only.
+  int64_t longest() {
+    int64_t longest = 0;
+    for (const Network::Impl::Host& host : network_.hosts) {
+      const Ends& at = ends_[host.at];
+      if (at.hosts < 2) continue;
+      // The slower of the two cables counts. The time is the same in both directions, so it may be the first one.
+      const SimOutput& up = network_.outputs[host.interface];
+      longest = std::max(longest, hop(up) + wire(up) + (&host == at.farthest ? at.down_second : at.down));
+    }
+    for (uint32_t to = 0; to < ends_.size(); to++) {
+      if (ends_[to].hosts == 0) continue;
+      rests_.assign(ends_.size(), {});
+      rests_[to] = {ends_[to].down_wire, ends_[to].down, true};
+      for (uint32_t from = 0; from < ends_.size(); from++) {
+        if (from == to || ends_[from].hosts == 0) continue;
+        const Rest rest = rest_from(from, to);
+        longest = std::max({longest, ends_[from].up + rest.least, ends_[from].up_wire + rest.with_wire});
       }
-      longest = std::max(longest, way);
+    }
+    return longest;
+  }
+
+ private:
+  /// The longest times between a switch and its hosts.
+  struct Ends {
+    uint32_t hosts = 0;
+    int64_t up = 0, up_wire = 0;      ///< from a host: its cable's delay and the switch's latency; with transmission
+    int64_t down = 0, down_wire = 0;  ///< to a host: its cable's delay; with transmission
+    int64_t down_second = 0;          ///< `down` without `farthest`
+    const Network::Impl::Host* farthest = nullptr;
+  };
+  /// The longest time from the arrival at a switch to the end: `least`, or `with_wire` and the transmission time of the
+  /// cable that the frame came by, whichever is more.
+  struct Rest {
+    int64_t least = 0, with_wire = INT64_MIN / 2;
+    bool is_known = false;
+  };
+
+  int64_t hop(const SimOutput& out) const { return static_cast<int64_t>(out.hop); }
+  int64_t wire(const SimOutput& out) const { return static_cast<int64_t>(network_.wire_time(out, frame_bytes_)); }
+  void add(const Network::Impl::Host& host) {
+    const SimOutput& up = network_.outputs[host.interface];
+    const SimOutput& down = network_.outputs[host.downlink];
+    Ends& at = ends_[host.at];
+    at.up = std::max(at.up, hop(up));
+    at.up_wire = std::max(at.up_wire, hop(up) + wire(up));
+    at.down_wire = std::max(at.down_wire, hop(down) + wire(down));
+    at.down_second = std::max(at.down_second, std::min(at.down, hop(down)));
+    if (at.hosts++ == 0 || hop(down) > at.down) {
+      at.down = hop(down);
+      at.farthest = &host;
     }
   }
-  return 2 * longest;
+  Rest rest_from(uint32_t from, uint32_t to) {
+    if (rests_[from].is_known) return rests_[from];
+    Rest rest{.is_known = true};
+    for (const uint32_t output : network_.routes.outputs(from, to)) {
+      const SimOutput& out = network_.outputs[output];
+      const Rest next = rest_from(out.to, to);
+      const int64_t way = hop(out) + std::max(next.least, next.with_wire + wire(out));
+      rest.least = std::max(rest.least, way);
+      rest.with_wire = std::max(rest.with_wire, way - wire(out));
+    }
+    return rests_[from] = rest;
+  }
+
+  const Network::Impl& network_;
+  const uint32_t frame_bytes_;
+  std::vector<Ends> ends_;   ///< by switch
+  std::vector<Rest> rests_;  ///< by switch, for one destination
+};
+
+}  // namespace
+
+Picoseconds Network::Impl::compute_longest_round_trip() const {
+  return 2 * static_cast<Picoseconds>(LongestWays(*this).longest());
 }
 
 Network::Network(const Topology& topology, uint64_t seed, size_t frame_bytes_max)

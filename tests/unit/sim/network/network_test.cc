@@ -53,19 +53,6 @@ TEST_F(NetworkTest, a_frame_takes_wire_delay_and_latency) {
   expect_all_counted();
 }
 
-TEST_F(NetworkTest, the_longest_round_trip_is_that_of_the_farthest_hosts) {
-  make(Topology::star(2, {k10G, 500ns}, {.latency = 300ns}));
-  const Picoseconds wire = (kFrameBytesMax + 24) * 800;
-  EXPECT_EQ(network().longest_round_trip(), 2 * (500 * kNs + 300 * kNs + 500 * kNs + 2 * wire));
-  // Three hosts at two switches, one of which is far away.
-  Topology topology = Topology::star(2, {k10G, 500ns}, {.latency = 300ns});
-  const Node other = topology.add_switch({.latency = 300ns});
-  topology.connect({Node::Kind::kSwitch, 0}, other, {k10G, 1us});
-  topology.connect(topology.add_host(), other, {k10G, 20us});
-  make(topology);
-  EXPECT_EQ(network().longest_round_trip(), 2 * ((500 + 300 + 1000 + 300 + 20'000) * kNs + 2 * wire));
-}
-
 TEST_F(NetworkTest, small_frames_are_filled_up) {
   for (const uint32_t bytes : {1u, 59u, 60u, 61u}) {
     make(Topology::star(2, {k10G, 0ns}, {.latency = 0ns}));
