@@ -102,6 +102,8 @@ void Network::Impl::depart(SimOutput& out, SimPacket* packet) {
   if (!out.is_open) [[unlikely]]
     return drop(packet, counters.dropped_fault);
   packet->epoch = out.epoch;
+  if (kIsFirstHop && !nats.empty()) [[unlikely]]
+    leave_nat(*packet);
   if (out.to == SimOutput::kHost) {
     __builtin_prefetch(packet->content);
     __builtin_prefetch(hosts[packet->to_host].ports.data());
@@ -156,7 +158,7 @@ void Network::Impl::on_host(void* context, uint64_t argument) {
   NetworkCounters& counters = network.counters;
   const bool is_cut = !network.partitions.empty() && network.partitions.contains(hosts_of(*packet));
   if (packet->epoch != in.epoch || is_cut) return network.drop(packet, counters.dropped_fault);
-  if (!network.nats.empty() && !network.pass_nats(*packet)) return network.drop(packet, counters.dropped_nat);
+  if (!network.nats.empty() && !network.enter_nat(*packet)) return network.drop(packet, counters.dropped_nat);
   SimPort* const port = network.hosts[packet->to_host].is_up ? network.find_port(packet->to_host, packet->to_port)  //
                                                              : nullptr;
   if (port == nullptr) return network.drop(packet, counters.dropped_no_receiver);
@@ -167,13 +169,17 @@ void Network::Impl::on_host(void* context, uint64_t argument) {
   port->on_arrival(packet);
 }
 
-/// Translates the packet's ports by the NATs of its two hosts. Ports of Nexuses are not translated. Returns false if
-/// the receiver's NAT has no such flow.
-bool Network::Impl::pass_nats(SimPacket& packet) {
-  const auto from = nats.find(packet.from_host), to = nats.find(packet.to_host);
-  if (from != nats.end() && packet.from_port >= kNamedPorts) {
-    packet.from_port = from->second.outside(packet.from_port, packet.to_host, packet.to_port, events.now());
-  }
+/// Translates the packet's source port if the sender is behind a NAT. Ports of Nexuses are not translated.
+void Network::Impl::leave_nat(SimPacket& packet) {
+  const auto from = nats.find(packet.from_host);
+  if (from == nats.end() || packet.from_port < kNamedPorts) return;
+  packet.from_port = from->second.outside(packet.from_port, packet.to_host, packet.to_port, events.now());
+}
+
+/// Translates the packet's destination port if the receiver is behind a NAT. Returns false if that NAT has no such
+/// flow.
+bool Network::Impl::enter_nat(SimPacket& packet) {
+  const auto to = nats.find(packet.to_host);
   if (to == nats.end() || packet.to_port < kNamedPorts) return true;
   packet.to_port = to->second.inside(packet.to_port, packet.from_host, packet.from_port, events.now());
   return packet.to_port != 0;

@@ -96,7 +96,8 @@ struct Network::Impl {
   static void on_switch(void* context, uint64_t argument);
   bool admit(SimOutput& out, SimPacket& packet);
   static void on_host(void* context, uint64_t argument);
-  bool pass_nats(SimPacket& packet);
+  void leave_nat(SimPacket& packet);
+  bool enter_nat(SimPacket& packet);
   [[gnu::always_inline]] SimOutput* route(uint16_t at, const SimPacket& packet);
   void drop(SimPacket* packet, uint64_t& counter) {
     counter++;
