@@ -41,6 +41,7 @@ class SimChannel final : public ManagementChannel, private SimPort, private Even
   ~SimChannel() override {
     if (port_ == 0) return;
     host_.nic.users--;
+    std::erase(host_.channels, this);
     sink_.on_turn(host_.environment.now());  // sends the datagrams of the commands posted so far
     host_.nic.network.close_port(host_.nic.host, port_);
     for (SimPacket* packet : received_) host_.nic.network.give_packet(packet);
@@ -54,6 +55,7 @@ class SimChannel final : public ManagementChannel, private SimPort, private Even
     }
     if (port_ == 0) return false;
     host_.nic.users++;
+    host_.channels.push_back(this);
     wake();
     return true;
   }

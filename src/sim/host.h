@@ -47,6 +47,7 @@ class HostCore {
   uint32_t callbacks = 0;  ///< running callbacks of the program outside of its endpoints' loops
   std::function<Duration()> worker_time;
   std::vector<std::unique_ptr<Loop>> loops;
+  std::vector<ManagementChannel*> channels;  ///< those that are open
   std::shared_ptr<void> program;
   bool is_up = false;
 

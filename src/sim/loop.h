@@ -23,6 +23,9 @@ class Loop final : private transport::SimDriver, private EventTarget {
   Loop& operator=(const Loop&) = delete;
   ~Loop();
 
+  /// The host's clock has another rate.
+  void on_clock_change() { on_ready(); }
+
  private:
   void on_ready() override;
   void expect(const wire::Header& header) override;

@@ -118,7 +118,9 @@ void Host::set_slowness(double factor) {
 }
 
 void Host::set_clock_drift(int32_t ppm) {
-  core_->nic.clock.set_drift(core_->now(), std::clamp(ppm, -100'000, 100'000));
+  if (!core_->nic.clock.set_drift(core_->now(), std::clamp(ppm, -100'000, 100'000))) return;
+  for (const auto& loop : core_->loops) loop->on_clock_change();
+  for (ManagementChannel* channel : core_->channels) channel->wake();
 }
 
 void Host::pause(Duration duration) {

@@ -36,10 +36,14 @@ class SimClock {
     const auto elapsed = (static_cast<unsigned __int128>(ns - base_ns_) * kUnit + rate_ - 1) / rate_;
     return elapsed > UINT64_MAX - base_ ? UINT64_MAX : base_ + static_cast<Picoseconds>(elapsed);
   }
-  void set_drift(Picoseconds now, int32_t ppm) {
+  /// Returns false if the drift is `ppm` already. Otherwise results of when() are no longer valid.
+  bool set_drift(Picoseconds now, int32_t ppm) {
+    const auto rate = static_cast<uint64_t>(static_cast<int64_t>(kTrue) + ppm);
+    if (rate == rate_) return false;
     base_ns_ = ns(now);
     base_ = now;
-    rate_ = static_cast<uint64_t>(static_cast<int64_t>(kTrue) + ppm);
+    rate_ = rate;
+    return true;
   }
 
  private:

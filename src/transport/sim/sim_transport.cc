@@ -166,9 +166,10 @@ void SimImpl::poll_in_vain() {
 
 void SimImpl::wait(uint64_t ns) {
   sim::EventQueue& events = nic_.network.events();
-  const Picoseconds until = ns == UINT64_MAX ? UINT64_MAX : nic_.clock.when(ns);
-  while (received_.empty() && !is_woken_ && events.now() < until && (until != UINT64_MAX || !events.empty())) {
-    events.step(until);
+  // Each event may change the drift of the clock.
+  const auto until = [&] { return ns == UINT64_MAX ? UINT64_MAX : nic_.clock.when(ns); };
+  while (received_.empty() && !is_woken_ && events.now() < until() && (until() != UINT64_MAX || !events.empty())) {
+    events.step(until());
   }
 }
 

@@ -91,7 +91,8 @@ class TERN_API SimImpl final : private sim::SimPort {
   template <class Visit>
   size_t receive(Visit&& visit);
 
-  uint64_t now() { return nic_.clock.ns(thread_time()); }
+  /// Never goes back, although a new drift of the host's clock may begin before a time that was read.
+  uint64_t now() { return last_ns_ = std::max(last_ns_, nic_.clock.ns(thread_time())); }
   bool prepare_wait() { return received_.empty() && !is_woken_; }
   void wait(uint64_t ns);
   void end_wait() { is_woken_ = false; }
@@ -194,6 +195,7 @@ class TERN_API SimImpl final : private sim::SimPort {
   std::vector<std::byte> address_;
   SimDriver* driver_ = nullptr;
   Picoseconds thread_time_ = 0;
+  uint64_t last_ns_ = 0;  ///< the last result of now()
   bool is_woken_ = false;
   uint32_t looks_left_ = 0;  ///< calls of receive() left in this iteration; 0 after one that finds no packet
   size_t turn_packets_ = 0;  ///< packets received in this iteration

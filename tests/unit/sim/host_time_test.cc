@@ -114,6 +114,74 @@ TEST(HostTime, a_clock_never_goes_back) {
   }
 }
 
+TEST(HostTime, an_endpoints_clock_does_not_go_back_when_a_drift_begins_in_a_long_callback) {
+  Two two;
+  ASSERT_TRUE(two.server->rpc->after({}, [&] { two.server_host().spend(10ms); }).ok());
+  two.simulation->run_for(1ms);
+  const Duration before = two.server->rpc->now();  // at the end of the callback
+  two.server_host().set_clock_drift(-100'000);
+  EXPECT_GE(two.server->rpc->now(), before);
+  two.simulation->run_for(20ms);
+  EXPECT_EQ(two.server->rpc->now(), two.server_host().now());
+}
+
+/// The time from the first packet of host 0 to its second one. It connects to a host that is down. The drift of its
+/// clock begins with the first packet.
+Duration time_to_the_second_attempt(int32_t ppm) {
+  auto simulation = std::move(*Simulation::create(Topology::star(2)));
+  Host& host = simulation->host(0);
+  std::vector<Duration> departures;
+  simulation->set_tap([&](const TappedPacket& packet) {
+    if (!packet.has_arrived) departures.push_back(simulation->now());
+  });
+  EXPECT_TRUE(host.boot([](Host& at) { return std::make_shared<SimProgram>(at); }).ok());
+  EXPECT_TRUE(static_cast<SimProgram*>(host.program())->rpc->create_session(simulation->host(1).uri()).ok());
+  EXPECT_TRUE(simulation->run_until([&] { return departures.size() == 1; }, 1s));
+  host.set_clock_drift(ppm);
+  EXPECT_TRUE(simulation->run_until([&] { return departures.size() == 2; }, 1s));
+  return departures.back() - departures.front();
+}
+
+TEST(HostTime, a_drift_changes_times_that_a_nexus_waits_for) {
+  const Duration without = time_to_the_second_attempt(0);
+  EXPECT_NEAR(static_cast<double>(time_to_the_second_attempt(100'000).count()),
+              static_cast<double>(without.count()) / 1.1, 10'000);
+  EXPECT_NEAR(static_cast<double>(time_to_the_second_attempt(-100'000).count()),
+              static_cast<double>(without.count()) / 0.9, 10'000);
+}
+
+/// The drift begins 10 ms after the timer of 100 ms.
+void expect_timer_with_late_drift(int32_t ppm, bool is_run, Wait wait, Duration expected) {
+  auto simulation = std::move(*Simulation::create(Topology::star(1)));
+  Host& host = simulation->host(0);
+  const auto nexus = std::move(*Nexus::create(host.uri(), host.nexus_options()));
+  const auto rpc = std::move(*Rpc<Sim>::create(*nexus, host.transport_options(), {.wait = wait, .huge_pages = false}));
+  Duration end{};
+  EXPECT_TRUE(rpc->after(100ms,
+                         [&] {
+                           end = simulation->now();
+                           rpc->stop();
+                         })
+                  .ok());
+  simulation->after(10ms, [&] { host.set_clock_drift(ppm); });
+  if (is_run) {
+    EXPECT_TRUE(host.run(*rpc).ok());
+    simulation->run_for(200ms);
+  } else {
+    EXPECT_TRUE(rpc->run_event_loop(200ms).ok());
+  }
+  EXPECT_NEAR(static_cast<double>(end.count()), static_cast<double>(expected.count()), 10'000) << ppm << is_run;
+}
+
+TEST(HostTime, a_drift_changes_timers_that_an_endpoint_waits_for) {
+  for (const Wait wait : {Wait::kPoll, Wait::kBlock}) {
+    for (const bool is_run : {true, false}) {
+      expect_timer_with_late_drift(100'000, is_run, wait, 10ms + 81'818'182ns);
+      expect_timer_with_late_drift(-100'000, is_run, wait, 10ms + 100ms);
+    }
+  }
+}
+
 TEST(HostTime, slowness_slows_handlers_and_workers) {
   Two two;
   two.server_host().set_worker_time([] { return 200us; });
