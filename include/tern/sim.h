@@ -96,6 +96,8 @@ class Host {
   /// Lets the simulation run the endpoint's loop, whenever it has work, until the endpoint is destroyed. Each endpoint
   /// is a thread with a CPU of its own. Endpoint::stop() has no effect. kMisuse: the endpoint is of another host, is
   /// run already, or is closed. Without this call the program runs the endpoint's loop, in which virtual time passes.
+  /// pause() and set_time_slices() then have no effect on the endpoint, and the host cannot crash() while the loop
+  /// runs.
   TERN_API Status run(Rpc<Sim>& rpc);
 
   /// Starts the host. `program` returns an object that the host destroys at a crash or with the simulation: typically
@@ -104,7 +106,8 @@ class Host {
   TERN_API Status boot(const std::function<std::shared_ptr<void>(Host&)>& program);
   /// Takes the host off the network at once, and then destroys its program. Continuations of its calls run with
   /// kCancelled, as in any endpoint that is destroyed, but no packet leaves. After another boot() the host has another
-  /// boot identity. kMisuse: called from one of the host's own callbacks; use Simulation::after().
+  /// boot identity. kMisuse: called from one of the host's own callbacks (use Simulation::after()), or while the
+  /// program itself runs the loop of one of the host's endpoints (use run()).
   TERN_API Status crash();
   /// True between boot() and crash(). A host that was never booted is not up, but is on the network.
   TERN_API bool is_up() const;
@@ -126,9 +129,11 @@ class Host {
   /// From now on the host's clock is faster by `ppm` parts per million (slower if negative), at most 100 000.
   TERN_API void set_clock_drift(int32_t ppm);
   /// Stops all endpoints, workers and the Nexus of the host for `duration`, as in a virtual machine without a CPU.
+  /// Endpoints whose loop the program itself runs go on: give them to run().
   TERN_API void pause(Duration duration);
   /// Schedules the host's threads by `slices` from now on, beginning with a time in which they run. A running iteration
   /// of an endpoint's loop stops only between two polls for packets. Simulation::heal() ends the slices within 1 ms.
+  /// Endpoints whose loop the program itself runs ignore them: give them to run().
   TERN_API void set_time_slices(const TimeSlices& slices);
 
  private:

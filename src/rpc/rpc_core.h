@@ -52,6 +52,7 @@ class RpcCore final {
   Result<size_t> run_once() {
     if (Status status = enter(); !status.ok()) [[unlikely]]
       return status;
+    [[maybe_unused]] const auto own_loop = begin_own_loop();
     const size_t packets = iterate();
     if (alarm_.is_open()) [[unlikely]]
       arm();
@@ -201,6 +202,14 @@ class RpcCore final {
     }
     core_.enter();
     return {};
+  }
+  /// Tells a virtual transport that the program itself runs the loop, until the result is destroyed.
+  [[gnu::always_inline]] auto begin_own_loop() {
+    if constexpr (kTraits.is_virtual) {
+      return typename Impl::OwnLoop(*transport_);
+    } else {
+      return 0;
+    }
   }
   size_t iterate() {
     begin_iteration();

@@ -10,6 +10,7 @@ namespace tern::rpc {
 template <class Impl>
 Status RpcCore<Impl>::run(Duration duration) {
   if (Status status = enter(); !status.ok()) return status;
+  [[maybe_unused]] const auto own_loop = begin_own_loop();
   run_until_stopped(duration);
   core_.forget_stop();
   context().poll_ns = UINT64_MAX;
@@ -121,6 +122,7 @@ void RpcCore<Impl>::arm() {
 template <class Impl>
 Status RpcCore<Impl>::close(Duration drain) {
   if (Status status = enter(); !status.ok()) return status;
+  [[maybe_unused]] const auto own_loop = begin_own_loop();
   core_.start_closing();
   const uint64_t until_ns = transport_->now() + to_ns(drain);
   while (core_.has_unfinished_work() && transport_->now() < until_ns) iterate();

@@ -92,6 +92,10 @@ Status Host::crash() {
   if (core_->nic.running != nullptr || core_->callbacks != 0) {
     return {Code::kMisuse, "a host's own callbacks must not crash() it: use Simulation::after()"};
   }
+  if (core_->nic.own_loops != 0) {
+    return {Code::kMisuse,
+            "a host must not crash() while the program runs the loop of one of its endpoints: use run()"};
+  }
   core_->is_up = false;
   core_->nic.network.set_host_up(core_->nic.host, false);
   core_->program.reset();

@@ -74,8 +74,9 @@ class SimNic {
   SimCost cost;
   uint64_t slowness = kHealthy;  ///< factor of all CPU time, in units of 1/kHealthy
   SimImpl* running = nullptr;    ///< endpoint whose loop the driver runs now
-  SimImpl* polling = nullptr;    ///< endpoint whose loop the program itself ran last
-  uint32_t users = 0;            ///< endpoints and management channels that refer to this object
+  SimImpl* polling = nullptr;  ///< endpoint whose loop the program itself runs now; null while the loop lets time pass
+  uint32_t own_loops = 0;      ///< loops that the program itself runs now, one within the other
+  uint32_t users = 0;          ///< endpoints and management channels that refer to this object
   static constexpr uint64_t kHealthy = 1024;
   static constexpr Picoseconds kLongest = Picoseconds{1} << 62;
 

@@ -157,11 +157,18 @@ void SimImpl::on_arrival(SimPacket* packet) {
   driver_->on_ready();
 }
 
+/// Runs the next event, until `until` at the latest. It is no part of the endpoint's work.
+void SimImpl::step(Picoseconds until) {
+  SimImpl* const before = std::exchange(nic_.polling, nullptr);
+  nic_.network.events().step(until);
+  nic_.polling = before;
+}
+
 /// Advances virtual time by a poll, or to the next packet, because only the program's polling advances it now.
 void SimImpl::poll_in_vain() {
   sim::EventQueue& events = nic_.network.events();
   thread_time_ = thread_time() + kPollTime;
-  while (events.now() < thread_time_ && received_.empty()) events.step(thread_time_);
+  while (events.now() < thread_time_ && received_.empty()) step(thread_time_);
 }
 
 void SimImpl::wait(uint64_t ns) {
@@ -169,7 +176,7 @@ void SimImpl::wait(uint64_t ns) {
   // Each event may change the drift of the clock.
   const auto until = [&] { return ns == UINT64_MAX ? UINT64_MAX : nic_.clock.when(ns); };
   while (received_.empty() && !is_woken_ && events.now() < until() && (until() != UINT64_MAX || !events.empty())) {
-    events.step(until());
+    step(until());
   }
 }
 

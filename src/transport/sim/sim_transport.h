@@ -105,6 +105,22 @@ class TERN_API SimImpl final : private sim::SimPort {
   const NetworkCounters* network_counters() const { return &nic_.network.counters(); }
   const FaultCounters* fault_counters() const { return nullptr; }
 
+  /// Exists while the program itself runs the endpoint's loop. May outlive the endpoint.
+  class OwnLoop {
+   public:
+    explicit OwnLoop(SimImpl& impl) : nic_(impl.nic_), before_(std::exchange(nic_.polling, &impl)) { nic_.own_loops++; }
+    OwnLoop(const OwnLoop&) = delete;
+    OwnLoop& operator=(const OwnLoop&) = delete;
+    ~OwnLoop() {
+      nic_.own_loops--;
+      nic_.polling = before_;
+    }
+
+   private:
+    SimNic& nic_;
+    SimImpl* const before_;
+  };
+
   // -- For the driver --
 
   SimNic& nic() { return nic_; }
@@ -175,6 +191,7 @@ class TERN_API SimImpl final : private sim::SimPort {
   void work(Picoseconds cost) { thread_time_ += nic_.slowed(cost); }
   bool is_driven() const { return nic_.running == this; }
   void poll_in_vain();
+  void step(Picoseconds until);
   Result<PeerId> connect_port(uint32_t host, uint32_t port);
 
   void on_departure(SimPacket& packet) override {
@@ -216,10 +233,7 @@ class TERN_API SimImpl final : private sim::SimPort {
 
 template <class Visit>
 size_t SimImpl::receive(Visit&& visit) {
-  if (!is_driven()) {
-    if (received_.empty()) poll_in_vain();
-    nic_.polling = this;
-  }
+  if (!is_driven() && received_.empty()) poll_in_vain();
   thread_time_ = thread_time();
   size_t packets_max = kBurstPackets;
   if (!is_driven() || looks_left_ == kLooksMax) work(nic_.cost.iteration);

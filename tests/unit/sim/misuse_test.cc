@@ -25,11 +25,11 @@ constexpr uint16_t kWork = 2;
 
 /// A Nexus and an endpoint, which the simulation does not run by itself.
 struct Pair {
-  explicit Pair(Host& host, uint16_t port = 31850) {
+  explicit Pair(Host& host, uint16_t port = 31850, Wait wait = Wait::kPoll) {
     auto made = Nexus::create(host.uri(port), host.nexus_options());
     EXPECT_TRUE(made.ok()) << made.status().message();
     nexus = std::move(*made);
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
+    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.wait = wait, .huge_pages = false});
     EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
     rpc = std::move(*endpoint);
     const auto answer = [](Request request) { request.respond(); };
@@ -131,6 +131,19 @@ TEST(SimulationMisuse, time_is_spent_in_callbacks_of_a_loop_that_its_owner_runs)
   EXPECT_GE(second, 3ms);
 }
 
+TEST(SimulationMisuse, time_is_not_spent_outside_of_the_callbacks_of_a_loop_that_its_owner_runs) {
+  auto simulation = make(1);
+  Host& host = simulation->host(0);
+  Pair pair(host);
+  ASSERT_TRUE(pair.rpc->run_event_loop(1ms).ok());
+  host.spend(10ms);
+  EXPECT_LT(pair.rpc->now(), host.now() + 1us);
+  simulation->after(1ms, [&host] { host.spend(10ms); });
+  ASSERT_TRUE(pair.rpc->run_event_loop(3ms).ok());
+  EXPECT_LT(simulation->now(), 5ms);
+  EXPECT_LT(pair.rpc->now(), host.now() + 1us);
+}
+
 TEST(SimulationMisuse, a_loop_that_its_owner_has_run_for_a_while_goes_on_being_run) {
   auto simulation = make(1);
   Pair pair(simulation->host(0));
@@ -210,6 +223,35 @@ TEST(SimulationMisuse, a_host_does_not_crash_from_within_its_own_callbacks) {
   EXPECT_EQ(handlers, 1);
   EXPECT_TRUE(host.crash().ok());
   EXPECT_FALSE(host.is_up());
+}
+
+TEST(SimulationMisuse, a_host_does_not_crash_while_the_program_runs_a_loop_of_it) {
+  for (const Wait wait : {Wait::kPoll, Wait::kBlock}) {
+    auto simulation = make(1);
+    Host& host = simulation->host(0);
+    ASSERT_TRUE(host.boot([&](Host& at) { return std::make_shared<Pair>(at, 31850, wait); }).ok());
+    int tries = 0;
+    const auto refuses = [&] {
+      const Status status = host.crash();
+      EXPECT_EQ(status.code(), Code::kMisuse) << status.message();
+      EXPECT_TRUE(host.is_up());
+      tries++;
+    };
+    Rpc<Sim>& rpc = *static_cast<Pair*>(host.program())->rpc;
+    simulation->after(1ms, refuses);
+    ASSERT_TRUE(rpc.after(2ms, refuses).ok());
+    ASSERT_TRUE(rpc.run_event_loop(5ms).ok());
+    ASSERT_TRUE(rpc.after({}, refuses).ok());
+    for (int i = 0; i < 2; i++) ASSERT_TRUE(rpc.run_event_loop_once().ok());
+    EXPECT_EQ(tries, 3);
+    const auto session = rpc.create_session(host.uri());
+    ASSERT_TRUE(session.ok());
+    call(rpc, *session, kEcho, [&](Status) { refuses(); });
+    EXPECT_TRUE(rpc.close({}).ok());
+    EXPECT_EQ(tries, 4);
+    EXPECT_TRUE(host.crash().ok());
+    EXPECT_FALSE(host.is_up());
+  }
 }
 
 TEST(SimulationMisuse, work_that_a_crash_interrupts_is_not_done) {
