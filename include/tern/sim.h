@@ -70,7 +70,7 @@ struct TimeSlices {
   };
   Duration run{};          ///< time in which they run, at least 1 us
   Duration wait{};         ///< time in which they do not run, after `run`. 0: they always run
-  bool is_random = false;  ///< each time is random, from 1 us to twice the value
+  bool is_random = false;  ///< each time is random, from 1 us to 1 us more than twice the value
   What what = What::kAll;  ///< the threads
 };
 
@@ -172,8 +172,9 @@ class Simulation {
   /// tests that check invariants. Null: none.
   TERN_API void set_observer(std::function<void()> observer);
 
-  /// Calls `tap` for each packet that leaves a host, and for each one that is delivered to an endpoint or a Nexus. For
-  /// measurements of the network. The tap may call now(), and no other member. Null: none.
+  /// Calls `tap` for each packet that leaves a host, and for each one that arrives at an endpoint or a Nexus. Packets
+  /// that an endpoint drops because its receive queue is full arrive, too. For measurements of the network. The tap may
+  /// call now(), and no other member. Null: none.
   TERN_API void set_tap(std::function<void(const TappedPacket&)> tap);
 
   /// Sets the faults of all cables.

@@ -124,7 +124,7 @@ class TERN_API Network {
   void heal();
 
   /// The network calls tap(packet, false) when a host's interface begins to transmit a packet, and tap(packet, true)
-  /// before on_arrival(). Null: no tap.
+  /// before on_arrival(), which may refuse() the packet. Null: no tap.
   void set_tap(std::function<void(const SimPacket& packet, bool has_arrived)> tap);
 
   /// Hash of all events of the network and of their order.
