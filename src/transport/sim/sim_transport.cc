@@ -6,8 +6,8 @@ namespace tern::transport {
 
 namespace {
 
-/// The address has the host, the port and the largest payload, in 4 bytes each.
-constexpr size_t kAddressBytes = 12;
+/// The address has the host and the port, in 4 bytes each.
+constexpr size_t kAddressBytes = 8;
 
 void store_u32(std::byte* to, uint32_t value) {
   for (int i = 0; i < 4; i++) to[i] = static_cast<std::byte>(value >> (8 * i));
@@ -56,7 +56,6 @@ SimImpl::SimImpl(const Options& options)
   nic_.users++;
   store_u32(address_.data(), nic_.host);
   store_u32(address_.data() + 4, port_);
-  store_u32(address_.data() + 8, payload_bytes_max_);
 }
 
 SimImpl::~SimImpl() {
