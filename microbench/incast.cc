@@ -327,13 +327,13 @@ class Incast {
     return static_cast<double>(bytes) * 8 / static_cast<double>(time.count());
   }
 
-  /// Adds the fairness of the worst window.
+  /// Adds the fairness of the worst and of the median window. The flow of --scenario=join begins after all windows.
   void add_fairness(nlohmann::ordered_json& metrics) const {
     std::vector<double> windows;
     Duration from = kWarmUp;
     do {
       const Duration to = std::min(from + kFairnessWindow, measured_to_);
-      windows.push_back(meter_.fairness(from, to));
+      windows.push_back(meter_.fairness(FLAGS_degree, from, to));
       from = to;
     } while (from + kFairnessWindow <= measured_to_);
     std::sort(windows.begin(), windows.end());

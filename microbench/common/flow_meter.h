@@ -83,9 +83,10 @@ class FlowMeter {
     for (size_t flow = 0; flow < flows_.size(); ++flow) sum += bytes(flow, from, to);
     return sum;
   }
-  double fairness(tern::Duration from, tern::Duration to) const {
+  /// Of the first `flows` flows between two times. A flow that has sent nothing has a share of 0.
+  double fairness(size_t flows, tern::Duration from, tern::Duration to) const {
     std::vector<double> shares;
-    for (size_t flow = 0; flow < flows_.size(); ++flow) shares.push_back(static_cast<double>(bytes(flow, from, to)));
+    for (size_t flow = 0; flow < flows; ++flow) shares.push_back(static_cast<double>(bytes(flow, from, to)));
     return jain_fairness(shares);
   }
   /// The flow with the most bytes between these times.

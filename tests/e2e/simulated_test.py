@@ -73,6 +73,7 @@ class Simulated(unittest.TestCase):
         join = metrics('incast', '--degree=4', '--hosts=9', '--scenario=join', '--seconds=0.005')
         self.assertLess(join['join_ms'], 20)
         self.assertGreater(join['join_share_after_2ms'], 0.5)
+        self.assertGreater(join['jain_fairness'], 0.99)  # of the four flows before the fifth
         leave = metrics('incast', '--degree=4', '--hosts=9', '--scenario=leave', '--seconds=0.005')
         self.assertLess(leave['leave_ms'], 20)
         before, after = leave['rate_by_ms'][0], leave['rate_by_ms'][-1]

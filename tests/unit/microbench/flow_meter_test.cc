@@ -113,11 +113,13 @@ TEST_F(Meter, packets_of_other_kinds_are_no_flows) {
   EXPECT_EQ(meter.flows(), 3u);
 }
 
-TEST_F(Meter, fairness_is_of_the_bytes_in_the_window) {
+TEST_F(Meter, fairness_is_of_the_first_flows_and_their_bytes_in_the_window) {
   for (uint32_t i = 0; i < 3; ++i) request(microseconds(10 + i), true, 1, i, 1, i);
   request(microseconds(60), true, 2, 1, 1, 0);
-  EXPECT_DOUBLE_EQ(meter.fairness(Duration(0), microseconds(50)), 0.5);
-  EXPECT_DOUBLE_EQ(meter.fairness(Duration(0), microseconds(100)), 16.0 / 20);
+  EXPECT_DOUBLE_EQ(meter.fairness(1, Duration(0), microseconds(50)), 1);
+  EXPECT_DOUBLE_EQ(meter.fairness(2, Duration(0), microseconds(50)), 0.5);
+  EXPECT_DOUBLE_EQ(meter.fairness(2, Duration(0), microseconds(100)), 16.0 / 20);
+  EXPECT_DOUBLE_EQ(meter.fairness(3, Duration(0), microseconds(100)), 16.0 / 30);
   EXPECT_EQ(meter.busiest(Duration(0), microseconds(100)), 0u);
   EXPECT_EQ(meter.busiest(microseconds(50), microseconds(100)), 1u);
   EXPECT_DOUBLE_EQ(jain_fairness(std::array{1.0, 1.0, 1.0}), 1);
