@@ -90,6 +90,7 @@ class MeshThread {
   static constexpr uint64_t kNotSampled = UINT64_MAX;
   struct Call {
     tern::MsgBuf request, response;
+    uint64_t number = 0;
     uint64_t began = kNotSampled;
     uint32_t batch = 0;
   };
@@ -101,7 +102,9 @@ class MeshThread {
     for (uint32_t i = 0; i < load_.batch; ++i) {
       Call& call = calls_[batch * load_.batch + i];
       const auto target = static_cast<size_t>(((random_() >> 32) * sessions_.size()) >> 32);
-      call.began = ++issued_ % load_.calls_per_sample == 0 ? now() : kNotSampled;
+      call.number = ++issued_;
+      number_request(call.request, call.number);
+      call.began = call.number % load_.calls_per_sample == 0 ? now() : kNotSampled;
       auto accepted =
           endpoint_.enqueue_request(sessions_[target], kEcho, std::move(call.request), std::move(call.response),
                                     [this, &call](tern::Completion& done) { on_done(call, done); });
@@ -112,19 +115,19 @@ class MeshThread {
   }
   void on_done(Call& call, tern::Completion& done) {
     --in_flight_;
-    if (done.status.ok()) [[likely]] {
+    const tern::Status status = check_echo(done, load_.size, call.number);
+    if (status.ok()) [[likely]] {
       if (call.began != kNotSampled) sample(call);
       progress_.count_completed();
-    } else if (may_fail(done.status)) {
+    } else if (may_fail(status)) {
       progress_.count_failed();
     } else {
-      return fail_("a call", done.status);
+      return fail_("a call", status);
     }
     call.request = std::move(done.request);
     call.response = std::move(done.response);
-    if (call.response.bytes().size() != load_.size) [[unlikely]] {
-      if (done.status.ok()) return fail_("a call", kOtherLength);
-      if (!call.response.resize(load_.size)) return fail_("a call", kNotHome);
+    if (call.response.bytes().size() != load_.size && !call.response.resize(load_.size)) [[unlikely]] {
+      return fail_("a call", kNotHome);
     }
     if (--batches_[call.batch] == 0 && !is_stopping_) issue(call.batch);
     if (is_stopping_ && in_flight_ == 0) has_stopped_.store(true, std::memory_order_release);
@@ -135,7 +138,6 @@ class MeshThread {
     progress_.retransmissions.store(endpoint_.counters().retransmissions, std::memory_order_relaxed);
   }
 
-  static constexpr tern::Status kOtherLength{tern::Code::kNoResponse, "a response has another length than its request"};
   static constexpr tern::Status kNotHome{tern::Code::kNoMemory, "a response buffer has not come home"};
 
   tern::Endpoint& endpoint_;
