@@ -232,16 +232,18 @@ class IncastClient {
   }
 
   void ask_totals() {
-    const IncastPresence presence = {name_, is_leaving_ ? 0 : flows_.size()};
+    const bool is_farewell = is_leaving_;
+    const IncastPresence presence = {name_, is_farewell ? 0 : flows_.size()};
     tern::MsgBuf request = endpoint_->alloc_msgbuf(sizeof(presence));
     if (request) std::memcpy(request.bytes().data(), &presence, sizeof(presence));
-    auto call = endpoint_->enqueue_request(control_, kIncastTotals, std::move(request),
-                                           endpoint_->alloc_msgbuf(sizeof(IncastTotals)),
-                                           [this](tern::Completion& done) { on_totals(done); });
+    auto call = endpoint_->enqueue_request(
+        control_, kIncastTotals, std::move(request), endpoint_->alloc_msgbuf(sizeof(IncastTotals)),
+        [this, is_farewell](tern::Completion& done) { on_totals(done, is_farewell); });
     if (!call.ok()) run_.fail("a question to " + server_ + " was refused", call.status());
   }
-  void on_totals(const tern::Completion& done) {
-    if (is_leaving_) return has_left_.store(true, std::memory_order_release);
+  /// `is_farewell`: the question told the server that this client has finished.
+  void on_totals(const tern::Completion& done, bool is_farewell) {
+    if (is_farewell) return has_left_.store(true, std::memory_order_release);
     IncastTotals totals;
     if (done.status.ok() && done.response.bytes().size() == sizeof(totals)) {
       std::memcpy(&totals, done.response.bytes().data(), sizeof(totals));
