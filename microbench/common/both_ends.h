@@ -87,7 +87,9 @@ class BothEnds {
   };
 
   tern::Status create() {
-    auto nexus = tern::Nexus::create("tern://127.0.0.1:0", {.liveness_timeout = kPatience});
+    tern::NexusOptions options = programs::nexus_options();
+    options.liveness_timeout = kPatience;
+    auto nexus = tern::Nexus::create("tern://127.0.0.1:0", options);
     if (!nexus.ok()) return nexus.status();
     nexus_ = std::move(*nexus);
     auto server = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(programs::Role::kServer),

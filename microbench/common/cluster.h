@@ -50,7 +50,7 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
     return true;
   }
   for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "cpus", "dup",
-                           "reorder", "corrupt", "delay", "delay_us_max", "ready_fd"}) {
+                           "reorder", "corrupt", "delay", "delay_us_max", "ready_fd", "page", "log"}) {
     if (!is_given(name)) continue;
     fail("--%s does not work in a simulation, which has one thread and its own network", name);
     return false;

@@ -152,7 +152,7 @@ inline bool check_ranked_flags(std::optional<Launch>& launch, std::initializer_l
   std::string problem = ranks_detail::check_flags(not_ranked);
   if (problem.empty() && is_ranked()) problem = ranks_detail::find(launch.emplace());
   if (!problem.empty()) fail("%s", problem.c_str());
-  return problem.empty();
+  return problem.empty() && (!is_ranked() || check_page_of_processes());
 }
 
 /// The job as one process sees it. Main thread.
@@ -207,7 +207,7 @@ int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const
                                              {"host", launch.places[launch.rank].text()}};
   if (!ranks_detail::resolve(launch.places)) return interrupted ? kInterruptedExit : 1;
   const std::string listen = ranks_detail::listen_uri(launch);
-  tern::NexusOptions options;
+  tern::NexusOptions options = nexus_options();
   options.liveness_timeout = std::chrono::seconds(5);  // a long timeout is right because a dead process spoils no
                                                        // result here
   auto nexus = tern::Nexus::create(listen, options);   // outlives the run, whose side threads own the endpoints

@@ -301,6 +301,14 @@ class Misfits(Case):
         for process in others:
             self.assertEqual(self.ended(process), (0, '', ''))
 
+    def test_processes_log_and_publish_their_counters(self):
+        for process in self.start_ranks(0, 2, '--log', '--page=shm'):
+            code, _, err = self.ended(process)
+            self.assertEqual(code, 0, err)
+            self.assertIn('"log":"session_opened"', err)
+        for process in self.start_ranks(0, 2, '--page=/no/such/folder/page'):
+            self.assert_one_sentence(process, 'several processes')
+
     def test_processes_that_do_not_fit_together(self):
         """At the same time, because they wait."""
         other_flags = self.start_ranks(1, 2, '--start_seconds=3', flags_of={1: ['--rank=1', '--size=33']})

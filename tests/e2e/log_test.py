@@ -13,6 +13,7 @@ import unittest
 
 BUILD = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/release")
 LATENCY = BUILD / "microbench/latency"
+DRIVER = BUILD / "microbench/instructions_driver"
 PATIENCE_S = 60
 
 
@@ -68,6 +69,12 @@ class LogTest(unittest.TestCase):
         self.assertEqual(events[kinds.index("peer_dead")]["peer"], address)
         self.assertEqual([event["log"] for event in theirs][:2], ["nexus_created", "endpoint_created"])
         self.assertIn("session_opened", [event["log"] for event in theirs])
+
+    @unittest.skipUnless(DRIVER.exists(), "sanitized builds have no drivers")
+    def test_driver_of_both_ends_logs_its_sessions(self):
+        done = subprocess.run([DRIVER, "--log", "--rpcs=1", "--sessions=1", "--window=1"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        self.assertIn("session_opened", [event["log"] for event in events_of(done.stderr.splitlines())])
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ class Simulated(unittest.TestCase):
 
     def test_flags_that_mean_nothing_here(self):
         for program, flags in (('incast', ['--role=server']), ('loss', ['--delay=0.1']),
+                               ('loss', ['--log']), ('incast', ['--page=shm']),
                                ('incast', ['--degree=0']), ('incast', ['--degree=1', '--scenario=join']),
                                ('session_scale', ['--transport=sim', '--sessions=30']), ('session_scale', ['--nodes=4']),
                                ('session_scale', ['--transport=sim', '--nodes=1']), ('loss', ['--frame_bytes=577'])):
