@@ -30,7 +30,7 @@ static_assert(Shortcuts{false, false, false, false, false, false, false} == Shor
 
 template <class T, Shortcuts kShortcuts, bool kWalks = false>
 int run() {
-  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>, Workload{.walks = kWalks}>().run(
+  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>, microbench::Workload{.walks = kWalks}>().run(
       "shortcuts_driver", {{"without", FLAGS_without}});
 }
 
