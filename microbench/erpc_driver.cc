@@ -106,11 +106,23 @@ int run() {
   return 0;
 }
 
+/// Checks flags that other drivers have. On error it prints a sentence and returns false.
+bool check_flags() {
+  for (const char* name :
+       {"transport", "transport_options", "server_transport_options", "cc", "wait", "json", "page", "log", "trace"}) {
+    const auto flag = gflags::GetCommandLineFlagInfoOrDie(name);
+    if (flag.current_value == flag.default_value) continue;
+    programs::fail("--%s does not work here: eRPC's interface runs over shm, with the defaults of the library", name);
+    return false;
+  }
+  return microbench::check_driver_flags(erpc::CTransport::kMTU) && microbench::check_no_faults();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs by eRPC's names, for callgrind to count")) return 1;
-  if (!microbench::check_driver_flags(erpc::CTransport::kMTU)) return 1;
+  if (!check_flags()) return 1;
   try {
     return run();
   } catch (const std::exception& error) {

@@ -71,7 +71,7 @@ int run_without(std::string_view name) {
 int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs without one of the library's shortcuts; see scripts/paper --only=9"))
     return 1;
-  if (!microbench::check_driver_flags(8u << 20)) return 1;
+  if (!microbench::check_driver_flags(8u << 20) || !microbench::check_no_faults()) return 1;
   programs::catch_interrupts();
   if (FLAGS_transport == "shm") return run_without<tern::Shm>(FLAGS_without);
   if (FLAGS_transport == "udp") return run_without<tern::Udp>(FLAGS_without);

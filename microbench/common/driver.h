@@ -49,4 +49,13 @@ inline bool check_driver_flags(uint64_t size_max) {
   return problem.empty();
 }
 
+/// For a driver whose transport cannot get the fault layer. If a flag of that layer is set, it prints a sentence and
+/// returns false.
+inline bool check_no_faults() {
+  if (programs::has_faults()) {
+    programs::fail("there is no fault layer here: no --drop, --dup, --reorder, --corrupt or --delay");
+  }
+  return !programs::has_faults();
+}
+
 }  // namespace microbench

@@ -143,7 +143,9 @@ class BadUse(RefusalTest):
             ('large_rpc_bandwidth', '--launcher=hosts', '--rank=0', '--role=server'),
             ('large_rpc_bandwidth', '--launcher=hosts', '--rank=0', '--hosts_file=/dev/null'),
             ('incast', '--role=server'), ('incast', '--transport=shm', '--frame_bytes=2000'),
-            ('incast', '--transport=udp', '--role=client', '--processes')))
+            ('incast', '--transport=udp', '--role=client', '--processes'),
+            ('erpc_driver', '--transport=udp'), ('erpc_driver', '--cc=swift'), ('erpc_driver', '--json'),
+            ('erpc_driver', '--log'), ('erpc_driver', '--drop=0.1')))
 
     def test_missing_transports_are_refused(self):
         self.assert_all_refused([program, '--transport=rdma', *more] for program in programs_with('transport')
