@@ -263,17 +263,21 @@ class Incast {
   void add_metrics(nlohmann::ordered_json& metrics) const {
     if (FLAGS_degree > 0) {
       metrics["total_gbps"] = gbps(meter_.bytes(kWarmUp, measured_to_), measured_to_ - kWarmUp);
-      metrics["p50_rtt_us"] = meter_.rtt_ns().at(0.5) / 1e3;
-      metrics["p99_rtt_us"] = meter_.rtt_ns().at(0.99) / 1e3;
-      metrics["p999_rtt_us"] = meter_.rtt_ns().at(0.999) / 1e3;
+      if (meter_.rtt_ns().count() > 0) {
+        metrics["p50_rtt_us"] = meter_.rtt_ns().at(0.5) / 1e3;
+        metrics["p99_rtt_us"] = meter_.rtt_ns().at(0.99) / 1e3;
+        metrics["p999_rtt_us"] = meter_.rtt_ns().at(0.999) / 1e3;
+      }
       metrics["rtt_samples"] = meter_.rtt_ns().count();
       add_fairness(metrics);
       if (FLAGS_scenario == "join") add_join(metrics);
       if (FLAGS_scenario == "leave") add_leave(metrics);
     }
     if (FLAGS_background) {
-      metrics["background_p50_us"] = background_ns_.at(0.5) / 1e3;
-      metrics["background_p99_us"] = background_ns_.at(0.99) / 1e3;
+      if (background_ns_.count() > 0) {
+        metrics["background_p50_us"] = background_ns_.at(0.5) / 1e3;
+        metrics["background_p99_us"] = background_ns_.at(0.99) / 1e3;
+      }
       metrics["background_rpcs"] = background_ns_.count();
     }
   }

@@ -408,7 +408,9 @@ int run_ranked(const std::vector<int>& cpus) {
     const auto sessions = static_cast<double>(result->sessions);
     report.metrics["rate_mrps"] = static_cast<double>(result->totals.completed) / result->totals.seconds / 1e6;
     programs::add_percentiles(report.metrics, result->latencies_ticks);
-    report.metrics["p9999_us"] = result->latencies_ticks.at(0.9999) * tern::microbench::Ticks::ns_per_tick() / 1e3;
+    if (result->latencies_ticks.count() > 0) {
+      report.metrics["p9999_us"] = result->latencies_ticks.at(0.9999) * tern::microbench::Ticks::ns_per_tick() / 1e3;
+    }
     report.metrics["sessions"] = result->sessions;
     report.metrics["connect_us_per_session"] = result->connect_seconds / sessions * 1e6;
     report.metrics["bytes_per_session_end"] =

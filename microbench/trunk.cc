@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,9 +200,11 @@ class Trunk {
     metrics["share_of_line"] = total_gbps / line_gbps();
     metrics["loss"] = client_frames_ == 0 ? 0 : static_cast<double>(dropped_) / static_cast<double>(client_frames_);
     metrics["jain_fairness"] = programs::jain_fairness(bytes);
-    metrics["smallest_share_20ms"] = smallest_share(milliseconds(20));
-    metrics["p50_rtt_us"] = rtt_ns.at(0.5) / 1e3;
-    metrics["p99_rtt_us"] = rtt_ns.at(0.99) / 1e3;
+    if (const auto share = smallest_share(milliseconds(20))) metrics["smallest_share_20ms"] = *share;
+    if (rtt_ns.count() > 0) {
+      metrics["p50_rtt_us"] = rtt_ns.at(0.5) / 1e3;
+      metrics["p99_rtt_us"] = rtt_ns.at(0.99) / 1e3;
+    }
   }
 
  private:
@@ -225,9 +228,9 @@ class Trunk {
     return FLAGS_gbps * static_cast<double>(payload_bytes()) / static_cast<double>(FLAGS_frame_bytes + kBetweenFrames);
   }
   /// The smallest rate of any flow in any window of this length, as a share of the rate that equal flows would have.
-  /// The windows begin at intervals of a quarter of their length.
-  double smallest_share(Duration window) const {
-    double smallest = 1;
+  /// The windows begin at intervals of a quarter of their length. nullopt: no window is in the measurement.
+  std::optional<double> smallest_share(Duration window) const {
+    std::optional<double> smallest;
     for (Duration from = kWarmUp; from + window <= measured_to_; from += window / 4) {
       uint64_t all = 0, least = UINT64_MAX;
       for (const FlowMeter& meter : meters_) {
@@ -235,10 +238,9 @@ class Trunk {
         all += bytes;
         least = std::min(least, bytes);
       }
-      if (all != 0) {
-        smallest =
-            std::min(smallest, static_cast<double>(least) * static_cast<double>(pairs()) / static_cast<double>(all));
-      }
+      if (all == 0) continue;
+      const double share = static_cast<double>(least) * static_cast<double>(pairs()) / static_cast<double>(all);
+      smallest = std::min(smallest.value_or(share), share);
     }
     return smallest;
   }

@@ -166,11 +166,12 @@ class IncastClient {
   /// True if nothing is on its way to the server any more. Must be called after take_leave(). Main thread.
   bool has_stopped() const { return has_left() && in_flight_.load(std::memory_order_acquire) == 0; }
   /// Main thread, after this client has stopped or the run is over. total_gbps is the rate of all clients, by the
-  /// server's clock.
+  /// server's clock; it is left out if the server answered no question during the measurement.
   void add_metrics(nlohmann::ordered_json& metrics, const Totals& measured) const {
-    const auto bytes = static_cast<double>(last_.received_bytes - first_.received_bytes);
-    metrics["total_gbps"] =
-        last_.at_ns > first_.at_ns ? bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns) : 0;
+    if (last_.at_ns > first_.at_ns) {
+      const auto bytes = static_cast<double>(last_.received_bytes - first_.received_bytes);
+      metrics["total_gbps"] = bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns);
+    }
     metrics["client_gbps"] =
         static_cast<double>(measured.completed) * static_cast<double>(FLAGS_size) * 8 / measured.seconds / 1e9;
     add_percentiles(metrics, calls_ticks_);

@@ -54,10 +54,11 @@ class IncastBackground {
   bool has_stopped() const { return talker_->has_stopped(); }
   /// Must be called after the run. Main thread.
   void add_metrics(nlohmann::ordered_json& metrics) const {
+    metrics["background_rpcs"] = latencies_ticks_.count();
+    if (latencies_ticks_.count() == 0) return;
     const double us_per_tick = tern::microbench::Ticks::ns_per_tick() / 1e3;
     metrics["background_p50_us"] = latencies_ticks_.at(0.5) * us_per_tick;
     metrics["background_p99_us"] = latencies_ticks_.at(0.99) * us_per_tick;
-    metrics["background_rpcs"] = latencies_ticks_.count();
   }
 
  private:

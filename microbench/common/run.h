@@ -31,8 +31,9 @@ namespace programs {
 using Clock = std::chrono::steady_clock;
 
 /// Adds latencies in ticks as the percentiles that a benchmark reports and, with --json, as a list of [share, us] for
-/// plots.
+/// plots. Adds nothing if there are no latencies.
 inline void add_percentiles(nlohmann::ordered_json& metrics, const tern::microbench::Percentiles& latencies_ticks) {
+  if (latencies_ticks.count() == 0) return;
   const double us_per_tick = tern::microbench::Ticks::ns_per_tick() / 1e3;
   metrics["p50_us"] = latencies_ticks.at(0.5) * us_per_tick;
   metrics["p99_us"] = latencies_ticks.at(0.99) * us_per_tick;

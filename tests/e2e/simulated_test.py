@@ -100,6 +100,15 @@ class Simulated(unittest.TestCase):
         self.assertGreater(got['p9999_us'], mean_us)
         self.assertGreater(got['bytes_per_session_end'], 100)
 
+    def test_no_figure_where_nothing_was_measured(self):
+        mesh = metrics('session_scale', '--transport=sim', '--nodes=2', '--seconds=1e-10')
+        self.assertEqual(mesh['calls'], 0)
+        self.assertEqual({'rate_mrps_per_node', 'p50_us', 'percentiles_us'} & set(mesh), set())
+        if not os.path.exists(os.path.join(build_dir, 'microbench', 'trunk')):
+            self.skipTest('sanitized builds have no trunk')
+        self.assertNotIn('smallest_share_20ms', metrics('trunk', '--seconds=0.019'))
+        self.assertLess(metrics('trunk', '--seconds=0.02')['smallest_share_20ms'], 1)
+
     def test_the_same_seed_gives_the_same_figures(self):
         self.assert_repeats('incast', '--degree=4', '--hosts=9', '--background', '--seconds=0.002')
         self.assert_repeats('loss', '--drop=1e-3', '--seconds=0.005')
