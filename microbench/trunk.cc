@@ -14,7 +14,7 @@
 #include "common/flow_meter.h"
 
 DEFINE_uint64(pairs, 8, "number of clients, and of servers");
-DEFINE_uint64(buffer_bytes, 50'000, "buffer of each of the two switches");
+DEFINE_uint64(buffer_bytes, 50'000, "buffer of the clients' switch");
 DEFINE_uint64(delay_ns, 500, "delay of each cable");
 DEFINE_double(gbps, 25, "rate of each cable");
 DEFINE_uint64(size, 8 << 20, "bytes of a request");
@@ -94,12 +94,11 @@ uint32_t pairs() { return static_cast<uint32_t>(FLAGS_pairs); }
 
 /// Hosts from 0 on are clients, hosts from --pairs on are servers.
 tern::sim::Topology topology() {
-  const tern::sim::SwitchOptions at{.buffer_bytes = FLAGS_buffer_bytes};
   const tern::sim::LinkOptions cable{static_cast<uint64_t>(FLAGS_gbps * 1e9),
                                      Duration(static_cast<int64_t>(FLAGS_delay_ns))};
   tern::sim::Topology made;
-  const tern::sim::Node left = made.add_switch(at);
-  const tern::sim::Node right = made.add_switch(at);
+  const tern::sim::Node left = made.add_switch({.buffer_bytes = FLAGS_buffer_bytes});
+  const tern::sim::Node right = made.add_switch();
   made.connect(left, right, cable);
   for (const tern::sim::Node end : {left, right}) {
     for (uint32_t i = 0; i < pairs(); ++i) made.connect(made.add_host(), end, cable);
@@ -198,7 +197,7 @@ class Trunk {
     metrics["base_rtt_us"] = base_rtt_ns_ / 1e3;
     metrics["total_gbps"] = total_gbps;
     metrics["share_of_line"] = total_gbps / line_gbps();
-    metrics["loss"] = client_frames_ == 0 ? 0 : static_cast<double>(dropped_) / static_cast<double>(client_frames_);
+    if (client_frames_ > 0) metrics["loss"] = static_cast<double>(dropped_) / static_cast<double>(client_frames_);
     metrics["jain_fairness"] = programs::jain_fairness(bytes);
     if (const auto share = smallest_share(milliseconds(20))) metrics["smallest_share_20ms"] = *share;
     if (rtt_ns.count() > 0) {
@@ -255,7 +254,9 @@ class Trunk {
   Duration began_{0};           ///< start of the flows
   Duration measured_to_{0};     ///< time since began_
   uint64_t client_frames_ = 0;  ///< finally the frames of the measurement
-  uint64_t dropped_ = 0;        ///< frames dropped by switches during the measurement
+  /// Frames that switches dropped during the measurement. All are of clients: frames of servers wait for the cable, in
+  /// the default buffer of the second switch, and not at the first one, whose outputs are as fast as the cable.
+  uint64_t dropped_ = 0;
 };
 
 /// Checks this program's own flags. On error it prints a sentence and returns false.
@@ -285,7 +286,7 @@ int main(int argc, char** argv) {
   const bool is_usable =
       programs::parse_flags(
           argc, argv,
-          "Flows that share one cable between two switches with little buffer. Example: trunk "
+          "Flows that share one cable between two switches, of which the first has little buffer. Example: trunk "
           "--buffer_bytes=30000 --json\n"
           "total_gbps is payload without duplicates, share_of_line its share of the maximum that the "
           "cable carries in frames of\n--frame_bytes; loss is the share of frames that the switches dropped among "
