@@ -386,19 +386,15 @@ class Incast {
           {Cluster::seconds_of(at) * 1e3, gbps(meter_.bytes(flow, from, from + kRateWindow), kRateWindow)});
     }
   }
-  /// The maximum rate of request payload on the victim's link. A frame contains the headers of Ethernet, IP, UDP and
-  /// tern; preamble, checksum and gap are additional.
+  /// The maximum rate of request payload on the victim's link.
   double line_gbps() const {
-    constexpr double kFrameHeaders = 42, kBetweenFrames = 24;
-    const auto frame = static_cast<double>(FLAGS_frame_bytes);
     const auto is_victims = [](const tern::sim::Topology::Link& link) {
       const tern::sim::Node victim{tern::sim::Node::Kind::kHost, kVictim};
       return link.a == victim || link.b == victim;
     };
     const auto& links = cluster_.topology().links();
     const auto link = std::find_if(links.begin(), links.end(), is_victims);
-    return static_cast<double>(link->options.bits_per_sec) / 1e9 *
-           (frame - kFrameHeaders - static_cast<double>(tern::wire::kHeaderBytes)) / (frame + kBetweenFrames);
+    return programs::payload_gbps(static_cast<double>(link->options.bits_per_sec) / 1e9, FLAGS_frame_bytes);
   }
 
   Cluster& cluster_;

@@ -146,7 +146,7 @@ class Trunk {
     // Sends one full packet alone, to measure the base round trip.
     began_ = cluster_.simulation().now();
     meters_[0].set_recording(true);
-    note(senders_[0]->put_once(payload_bytes()));
+    note(senders_[0]->put_once(programs::payload_bytes(FLAGS_frame_bytes)));
     if (!cluster_.run_until([this] { return senders_[0]->is_idle(); }, milliseconds(100), "the first request")) {
       return false;
     }
@@ -196,7 +196,7 @@ class Trunk {
         static_cast<double>(all_bytes) * 8 / static_cast<double>((measured_to_ - kWarmUp).count());
     metrics["base_rtt_us"] = base_rtt_ns_ / 1e3;
     metrics["total_gbps"] = total_gbps;
-    metrics["share_of_line"] = total_gbps / line_gbps();
+    metrics["share_of_line"] = total_gbps / programs::payload_gbps(FLAGS_gbps, FLAGS_frame_bytes);
     if (client_frames_ > 0) metrics["loss"] = static_cast<double>(dropped_) / static_cast<double>(client_frames_);
     metrics["jain_fairness"] = programs::jain_fairness(bytes);
     if (const auto share = smallest_share(milliseconds(20))) metrics["smallest_share_20ms"] = *share;
@@ -207,9 +207,6 @@ class Trunk {
   }
 
  private:
-  static constexpr size_t kFrameHeaders = 42;   ///< of Ethernet, IP and UDP
-  static constexpr size_t kBetweenFrames = 24;  ///< preamble, checksum and gap
-
   /// One meter for each server.
   std::vector<FlowMeter> new_meters() const {
     std::vector<FlowMeter> meters;
@@ -220,11 +217,6 @@ class Trunk {
     tern::RpcOptions options = programs::rpc_options(0);
     options.huge_pages = false;
     return options;
-  }
-  static size_t payload_bytes() { return FLAGS_frame_bytes - kFrameHeaders - tern::wire::kHeaderBytes; }
-  /// The maximum rate of payload on the cable.
-  static double line_gbps() {
-    return FLAGS_gbps * static_cast<double>(payload_bytes()) / static_cast<double>(FLAGS_frame_bytes + kBetweenFrames);
   }
   /// The smallest rate of any flow in any window of this length, as a share of the rate that equal flows would have.
   /// The windows begin at intervals of a quarter of their length. nullopt: no window is in the measurement.

@@ -34,6 +34,18 @@ inline double jain_fairness(std::span<const double> shares) {
   return squares > 0 ? sum * sum / (static_cast<double>(shares.size()) * squares) : 0;
 }
 
+/// The maximum of request payload in a frame, which also contains the headers of Ethernet, IP, UDP and tern.
+inline size_t payload_bytes(size_t frame_bytes) {
+  constexpr size_t kFrameHeaders = 42;
+  return frame_bytes - kFrameHeaders - tern::wire::kHeaderBytes;
+}
+/// The maximum rate of request payload on a cable of this rate. Preamble, checksum and gap come on top of a frame.
+inline double payload_gbps(double cable_gbps, size_t frame_bytes) {
+  constexpr size_t kBetweenFrames = 24;
+  return cable_gbps * static_cast<double>(payload_bytes(frame_bytes)) /
+         static_cast<double>(frame_bytes + kBetweenFrames);
+}
+
 class FlowMeter {
  public:
   static constexpr tern::Duration kSlot = std::chrono::microseconds(50);  ///< the time resolution of the functions
