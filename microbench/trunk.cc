@@ -119,7 +119,8 @@ class Trunk {
       const auto take = [](tern::Request request) {
         if (request.response(1).ok()) request.respond();
       };
-      if (auto status = (*server)->on_request(kPut, take, {.max_request_bytes = FLAGS_size}); !status.ok()) {
+      const size_t bytes_max = std::max<size_t>(FLAGS_size, programs::payload_bytes(FLAGS_frame_bytes));
+      if (auto status = (*server)->on_request(kPut, take, {.max_request_bytes = bytes_max}); !status.ok()) {
         return status;
       }
       auto client = cluster_.add_endpoint(i, options_of());

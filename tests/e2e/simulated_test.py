@@ -104,8 +104,11 @@ class Simulated(unittest.TestCase):
         mesh = metrics('session_scale', '--transport=sim', '--nodes=2', '--seconds=1e-10')
         self.assertEqual(mesh['calls'], 0)
         self.assertEqual({'rate_mrps_per_node', 'p50_us', 'percentiles_us'} & set(mesh), set())
+
+    def test_trunk(self):
         if not os.path.exists(os.path.join(build_dir, 'microbench', 'trunk')):
             self.skipTest('sanitized builds have no trunk')
+        self.assertGreater(metrics('trunk', '--size=100', '--seconds=0.001')['total_gbps'], 0)
         self.assertNotIn('smallest_share_20ms', metrics('trunk', '--seconds=0.019'))
         self.assertLess(metrics('trunk', '--seconds=0.02')['smallest_share_20ms'], 1)
 
