@@ -1,6 +1,6 @@
 // A simulated cluster for a benchmark: hosts with a Nexus each, endpoints, virtual time, and their flags. This file
 // defines flags: include it only in a program's one source file. One thread. All results follow from --seed, except
-// metrics named wall_*.
+// wall_seconds and the metrics of memory, which a program measures in its own process.
 #pragma once
 
 #include <chrono>
