@@ -26,7 +26,7 @@ DEFINE_uint32(datagram_bytes, 1400, "length of a datagram, up to 65507");
 namespace {
 
 /// The maximum number of segments in one call.
-size_t segments() { return limits::kCallBytesMax / FLAGS_datagram_bytes; }
+size_t segments() { return std::min(limits::kCallBytesMax / FLAGS_datagram_bytes, limits::kSegmentsMax); }
 
 struct World {
   limits::UdpSocket client, server;

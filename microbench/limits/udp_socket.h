@@ -12,6 +12,9 @@ namespace limits {
 
 /// The maximum of bytes that one call can send or receive: the largest UDP payload is 65 507 bytes.
 inline constexpr size_t kCallBytesMax = 65507;
+/// The maximum of segments that one call can send: UDP_MAX_SEGMENTS of the kernel, which newer kernels have raised to
+/// 128.
+inline constexpr size_t kSegmentsMax = 64;
 inline constexpr size_t kReceiveBytes = 1u << 16;
 
 /// One socket for each side; it exists until the program ends. After an error errno has the reason.
