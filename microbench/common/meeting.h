@@ -77,7 +77,6 @@ class Meeting {
   struct Arrival {
     uint64_t rank;
     uint64_t ranks;
-    uint64_t number;  ///< number of the meeting, from 0 on
     uint64_t flags_bytes;
   };
   static constexpr size_t kTextBytesMax = 64 << 10;
@@ -132,7 +131,7 @@ class Meeting {
       if (session.ok()) session_ = *session;
       has_session_ended_ = !session.ok();
     }
-    const Arrival arrival = {launch_.rank, launch_.ranks(), number_, flags_.size()};
+    const Arrival arrival = {launch_.rank, launch_.ranks(), flags_.size()};
     const std::string words = flags_ + own_text_;
     tern::MsgBuf request = endpoint_->alloc_msgbuf(sizeof(arrival) + words.size());
     if (!request) status = {tern::Code::kNoMemory, "there is no memory for a message"};
