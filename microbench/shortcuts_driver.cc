@@ -42,26 +42,26 @@ int run_many() {
 
 template <class T>
 int run_without(std::string_view name) {
-  if (name == "none") return run_many<T, {}>();
-  if (name == "batched_timestamps") return run<T, {.batched_timestamps = false}>();
-  if (name == "controller_bypass") return run<T, {.controller_bypass = false}>();
-  if (name == "pacer_bypass") return run<T, {.pacer_bypass = false}>();
-  if (name == "preallocated_responses") return run<T, {.preallocated_responses = false}>();
-  if (name == "zero_copy_requests") return run<T, {.zero_copy_requests = false}>();
-  if (name == "common_case") return run<T, {.common_case = false}>();
-  if (name == "rest_at_once") return run_many<T, {.rest_at_once = false}>();
+  if (name == "none") return run_many<T, Shortcuts{}>();
+  if (name == "batched_timestamps") return run<T, Shortcuts{.batched_timestamps = false}>();
+  if (name == "controller_bypass") return run<T, Shortcuts{.controller_bypass = false}>();
+  if (name == "pacer_bypass") return run<T, Shortcuts{.pacer_bypass = false}>();
+  if (name == "preallocated_responses") return run<T, Shortcuts{.preallocated_responses = false}>();
+  if (name == "zero_copy_requests") return run<T, Shortcuts{.zero_copy_requests = false}>();
+  if (name == "common_case") return run<T, Shortcuts{.common_case = false}>();
+  if (name == "rest_at_once") return run_many<T, Shortcuts{.rest_at_once = false}>();
   if constexpr (std::is_same_v<T, tern::Shm>) {
-    if (name == "answer_at_once") return run<T, {.answer_at_once = false}>();
-    if (name == "up_to_answer_at_once") return run<T, {false, false, false, false, false, false}>();
-    if (name == "look_ahead") return run_many<T, {.look_ahead = false}>();
+    if (name == "answer_at_once") return run<T, Shortcuts{.answer_at_once = false}>();
+    if (name == "up_to_answer_at_once") return run<T, Shortcuts{false, false, false, false, false, false}>();
+    if (name == "look_ahead") return run_many<T, Shortcuts{.look_ahead = false}>();
   } else {
-    if (name == "receive_in_place") return run<T, {.receive_in_place = false}>();
+    if (name == "receive_in_place") return run<T, Shortcuts{.receive_in_place = false}>();
   }
-  if (name == "up_to_controller_bypass") return run<T, {false, false}>();
-  if (name == "up_to_pacer_bypass") return run<T, {false, false, false}>();
-  if (name == "up_to_preallocated_responses") return run<T, {false, false, false, false}>();
-  if (name == "up_to_zero_copy_requests") return run<T, {false, false, false, false, false}>();
-  if (name == "up_to_common_case") return run<T, {false, false, false, false, false, false, false}>();
+  if (name == "up_to_controller_bypass") return run<T, Shortcuts{false, false}>();
+  if (name == "up_to_pacer_bypass") return run<T, Shortcuts{false, false, false}>();
+  if (name == "up_to_preallocated_responses") return run<T, Shortcuts{false, false, false, false}>();
+  if (name == "up_to_zero_copy_requests") return run<T, Shortcuts{false, false, false, false, false}>();
+  if (name == "up_to_common_case") return run<T, Shortcuts{false, false, false, false, false, false, false}>();
   programs::fail("--without names no shortcut of this transport: see --help");
   return 1;
 }

@@ -44,7 +44,7 @@ struct Workload {
   bool keeps = false;          ///< handlers keep their requests, which are answered after the iteration
 };
 
-template <tern::Transport T, Workload kWorkload = {}>
+template <tern::Transport T, Workload kWorkload = Workload{}>
 class BothEnds {
  public:
   explicit BothEnds(tern::Duration deadline = tern::Duration::max()) : deadline_(deadline) {}
