@@ -198,7 +198,10 @@ class RpcCore final {
       if (Status status = core_.check_entry(); !status.ok()) return status;
     }
     if constexpr (kTraits.is_virtual) {
-      if (is_in_turn_) end_turn();  // the program runs the loop, and does not wait for the driver
+      if (is_in_turn_) {  // the program runs the loop, and does not wait for the driver
+        const auto own_loop = begin_own_loop();
+        end_turn();
+      }
     }
     core_.enter();
     return {};

@@ -186,7 +186,7 @@ Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology,
 }
 
 Simulation::~Simulation() {
-  for (const auto& host : impl_->hosts) (void)host->crash();  // succeeds, because no callback runs
+  for (const auto& host : impl_->hosts) (void)host->crash();  // succeeds, because no callback and no loop runs
   // These functions may own objects of a host.
   impl_->later.clear();
   impl_->observer = nullptr;

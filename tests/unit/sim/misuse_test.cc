@@ -254,6 +254,36 @@ TEST(SimulationMisuse, a_host_does_not_crash_while_the_program_runs_a_loop_of_it
   }
 }
 
+/// The host has begun a turn of the loop, whose end comes after the handler's time. The program does not wait for it.
+TEST(SimulationMisuse, a_host_does_not_crash_while_the_program_ends_a_turn_of_a_loop) {
+  auto simulation = make(2);
+  Host& host = simulation->host(0);
+  Rpc<Sim>& rpc = *boot_server(host)->rpc;
+  int tries = 0;
+  const auto end_the_turn = [&] {
+    const Status posted = rpc.post([&] {
+      EXPECT_EQ(host.crash().code(), Code::kMisuse);
+      tries++;
+    });
+    EXPECT_TRUE(posted.ok());
+    EXPECT_TRUE(rpc.run_event_loop_once().ok());
+  };
+  const auto work = [&](Request request) {
+    host.spend(100us);
+    request.respond();
+    simulation->after(50us, end_the_turn);
+  };
+  ASSERT_TRUE(rpc.on_request(kWork, work).ok());
+  Pair client(simulation->host(1));
+  const auto session = client.rpc->create_session(host.uri());
+  ASSERT_TRUE(session.ok());
+  bool is_answered = false;
+  call(*client.rpc, *session, kWork, [&](Status status) { is_answered = status.ok(); });
+  ASSERT_TRUE(client.rpc->run_event_loop(5ms).ok());
+  EXPECT_TRUE(is_answered);
+  EXPECT_EQ(tries, 1);
+}
+
 TEST(SimulationMisuse, work_that_a_crash_interrupts_is_not_done) {
   auto simulation = make(2);
   int handlers = 0;
