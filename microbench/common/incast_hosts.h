@@ -254,7 +254,7 @@ class IncastClient {
         first_ = totals;
       }
       flows_present_.store(totals.flows, std::memory_order_release);
-      if (!has_begun_ && totals.flows >= FLAGS_degree) {
+      if (!has_begun_ && !is_leaving_ && totals.flows >= FLAGS_degree) {
         has_begun_ = true;
         for (Flow& flow : flows_) send(flow);
       }

@@ -111,7 +111,7 @@ struct Result {
   double seconds = 0;
 };
 /// As small_rpc_rate, whose comment says why.
-constexpr uint64_t kCallsPerSample = 64;
+constexpr uint64_t kCallsPerSample = 61;
 constexpr double kWarmUpSecondsMax = 0.3;
 
 /// What a peer's requests are in.
