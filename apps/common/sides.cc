@@ -110,6 +110,7 @@ bool ServerProcess::is_running() {
 void ServerProcess::stop() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGTERM);
+  // It writes its trace at its end, which takes seconds on a busy machine.
   for (int tries = 0; tries < 2000; ++tries) {
     if (!is_running()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

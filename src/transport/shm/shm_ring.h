@@ -46,9 +46,9 @@ static_assert(kRingCellsMin * kCellBytes % kGroupBytes == 0, "a group does not g
 /// Of a longer record or payload only this much is demoted (demote()): prefetchers fetch the rest in time.
 inline constexpr size_t kDemotedBytes = 8 * kCellBytes;
 
-/// Moves a cache line that the other end needs next to the cache that both CPUs share, where it is nearer to that one
-/// than here (CLDEMOTE, Intel SDM volume 2). A hint that never faults; CPUs without the instruction do nothing
-/// (docs/decisions.md).
+/// Moves a cache line to the cache that both CPUs share, because the other end needs it next and has it sooner from
+/// there (CLDEMOTE, Intel SDM volume 2; docs/decisions.md). A hint that never faults. CPUs without the instruction do
+/// nothing.
 inline void demote(const std::byte* line) {
 #if defined(__x86_64__)
   using Line = const std::byte[kCellBytes];
@@ -57,7 +57,7 @@ inline void demote(const std::byte* line) {
   static_cast<void>(line);
 #endif
 }
-/// The same for the first lines of `bytes` bytes.
+/// The same for each 64th byte of the first kDemotedBytes of `bytes` bytes.
 inline void demote(const std::byte* from, size_t bytes) {
   const std::byte* const end = from + std::min(bytes, kDemotedBytes);
   for (; from < end; from += kCellBytes) demote(from);
