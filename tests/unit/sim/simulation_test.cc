@@ -217,10 +217,10 @@ TEST(Simulation, a_crash_ends_calls_and_a_restart_serves_new_sessions) {
 }
 
 TEST(Simulation, a_crash_lets_no_packet_out_though_the_host_boots_at_once) {
+  int left = 0;
   auto simulation = make(5);
   for (uint32_t client = 1; client < 5; client++) connect(*simulation, client, 0);
   simulation->run_for(10ms);
-  int left = 0;
   simulation->set_tap([&](const TappedPacket& packet) { left += packet.has_arrived && packet.from_host == 0 ? 1 : 0; });
   ASSERT_TRUE(simulation->host(0).crash().ok());  // its Nexus would tell its four clients
   ASSERT_TRUE(simulation->host(0).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());

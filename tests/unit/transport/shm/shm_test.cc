@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "shm_fixture.h"
+#include "transport/shm/shm_closer.h"
 
 namespace tern::transport {
 namespace {
@@ -19,6 +20,11 @@ size_t open_descriptors() {
   size_t count = 0;
   for (int fd = 0; fd < 4096; fd++) count += ::fcntl(fd, F_GETFD) >= 0;
   return count;
+}
+/// Waits for connections of the tests before, which threads close.
+size_t descriptors_at_rest() {
+  while (shm::connections_to_close() != 0) std::this_thread::yield();
+  return open_descriptors();
 }
 
 TEST(Shm, create__needs_a_shared_arena) {
@@ -116,7 +122,7 @@ TEST(Shm, connect__serves_both_directions_and_counts_references) {
 TEST(Shm, disconnect__by_both_leaks_nothing_and_reconnects) {
   ShmEnd a, b;
   run_some({&a, &b});
-  const size_t before = open_descriptors();
+  const size_t before = descriptors_at_rest();
   for (int round = 0; round < 20; round++) {
     const PeerId ab = connect(a, b);
     const PeerId ba = connect(b, a);
@@ -408,7 +414,7 @@ TEST(Shm, many_peers__are_all_served) {
 TEST(Shm, many_peers__end_and_leave_nothing) {
   ShmEnd hub({.ring_cells = 256});
   run_some({&hub});
-  const size_t before = open_descriptors();
+  const size_t before = descriptors_at_rest();
   {
     std::vector<std::unique_ptr<ShmEnd>> spokes;
     for (int i = 0; i < 80; i++) {
