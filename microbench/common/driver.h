@@ -52,10 +52,9 @@ inline bool check_driver_flags(uint64_t size_max) {
 /// For a driver whose transport cannot get the fault layer. If a flag of that layer is set, it prints a sentence and
 /// returns false.
 inline bool check_no_faults() {
-  if (programs::has_faults()) {
-    programs::fail("there is no fault layer here: no --drop, --dup, --reorder, --corrupt or --delay");
-  }
-  return !programs::has_faults();
+  if (!programs::has_faults()) return true;
+  programs::fail("there is no fault layer here: no --drop, --dup, --reorder, --corrupt or --delay");
+  return false;
 }
 
 }  // namespace microbench

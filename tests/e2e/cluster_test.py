@@ -310,7 +310,7 @@ class Misfits(Case):
             self.assertEqual(self.ended(process), (0, '', ''))
 
     def test_processes_log_and_publish_their_counters(self):
-        processes = self.start_ranks(0, 2, '--log', '--page=shm', '--seconds=2')
+        processes = self.start_ranks(0, 2, '--log', '--page=shm', '--seconds=5')  # until both pages are seen
         top = os.path.join(build_dir, 'apps', 'top', 'tern-top')
         started, shown = {process.pid for process in processes}, set()
         while shown != started:

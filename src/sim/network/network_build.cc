@@ -70,9 +70,9 @@ void Network::Impl::compute_routes() {
 
 namespace {
 
-/// The longest times of full frames between each pair of switches' hosts, by the rule of Impl::depart(): each cable and
-/// switch takes its delay, a cable also the time by which its transmission is longer than that of the next one, and the
-/// last cable its transmission.
+/// Finds the longest time of a full frame from a host to another one, by the rule of Impl::depart(): each cable and
+/// switch takes its delay. A cable also takes the time by which its transmission is longer than that of the next one,
+/// and the last cable its whole transmission.
 class LongestWays {
  public:
   explicit LongestWays(const Network::Impl& network)

@@ -14,7 +14,7 @@
 namespace tern::rpc_test {
 namespace {
 
-/// Without those that threads close, as for the test before.
+/// Waits for descriptors of the test before, which threads close.
 ptrdiff_t descriptors() {
   while (transport::shm::connections_to_close() != 0) std::this_thread::yield();
   const std::filesystem::directory_iterator files("/proc/self/fd");

@@ -128,9 +128,9 @@ TEST(HostTime, an_endpoints_clock_does_not_go_back_when_a_drift_begins_in_a_long
 /// The time from the first packet of host 0 to its second one. It connects to a host that is down. The drift of its
 /// clock begins with the first packet.
 Duration time_to_the_second_attempt(int32_t ppm) {
+  std::vector<Duration> departures;
   auto simulation = std::move(*Simulation::create(Topology::star(2)));
   Host& host = simulation->host(0);
-  std::vector<Duration> departures;
   simulation->set_tap([&](const TappedPacket& packet) {
     if (!packet.has_arrived) departures.push_back(simulation->now());
   });
