@@ -54,6 +54,7 @@ class RpcCore final {
       return status;
     [[maybe_unused]] const auto own_loop = begin_own_loop();
     const size_t packets = iterate();
+    transport_->before_pause();
     if (alarm_.is_open()) [[unlikely]]
       arm();
     if (has_failed()) [[unlikely]]
@@ -368,6 +369,7 @@ void RpcCore<Impl>::serve_waiting() {
   core_.server_sessions().return_all_held();
   if (core_.has_packets_to_send()) transmit();
   if (kAnswersAtOnce) transport_->flush();
+  transport_->before_pause();
   core_.handlers().run_waiting();
   is_clock_fresh_ = false;
 }

@@ -19,6 +19,7 @@ Status RpcCore<Impl>::run(Duration duration) {
     freshen_clock();
     transmit();
   }
+  transport_->before_pause();
   if (alarm_.is_open()) arm();
   return has_failed() ? core_.failure() : Status();
 }
@@ -90,7 +91,9 @@ void RpcCore<Impl>::share_cpu(base::Poller& poller, uint64_t vain_since_ns) {
 template <class Impl>
 bool RpcCore<Impl>::prepare_to_leave_cpu() {
   core_.server_sessions().return_all_held();
-  return !must_iterate();
+  if (must_iterate()) return false;
+  transport_->before_pause();
+  return true;
 }
 
 /// Blocks until there is something to do, `until_ns` at the latest.

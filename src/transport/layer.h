@@ -55,6 +55,7 @@ class Layer {
   uint64_t ticket() const { return inner_->ticket(); }
   uint64_t released() const { return inner_->released(); }
   void flush() { inner_->flush(); }
+  void before_pause() { inner_->before_pause(); }
   template <class Visit>
   size_t receive(Visit&& visit) {
     return inner_->receive(std::forward<Visit>(visit));

@@ -222,9 +222,9 @@ class PlainSender {
 };
 
 /// Members for a transport that has no pairs (Traits::has_pairs), never fails for good, has one network, does not
-/// know its downlink, has no larger packets to search for, and whose receive queue holds a number of packets of any
-/// length. A transport derives from it, and hides the members that it implements itself. Layers must not derive from
-/// it, because they pass on the members of the transport below.
+/// know its downlink, has no larger packets to search for, whose receive queue holds a number of packets of any length,
+/// and whose flush() leaves no peer asleep. A transport derives from it, and hides the members that it implements
+/// itself. Layers must not derive from it, because they pass on the members of the transport below.
 struct TERN_API DefaultMembers {
   Result<PeerId> connect_paired(std::span<const std::byte>, std::string_view) { return kNoPairs; }
   Result<PeerId> connect_back(PeerId) { return kNoPairs; }
@@ -235,6 +235,7 @@ struct TERN_API DefaultMembers {
   uint32_t credit_bytes() const { return 0; }
   uint32_t large_payload_bytes() const { return 0; }
   uint32_t large_payload_bytes(PeerId) { return 0; }
+  void before_pause() {}
   Status failure() const { return {}; }
   Status peer_failure(PeerId) const { return {}; }
   wire::Refusal refusal_of(std::span<const std::byte>) const { return wire::Refusal::kNone; }
@@ -344,6 +345,10 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   /// Hands the queued packets to the network and wakes sleeping peers. Called at the end of each iteration in which
   /// packets were sent, and at the end of every iteration while released() is behind the last ticket.
   {t.flush()};
+  /// Wakes sleeping peers for certain, where flush() may leave one that is just falling asleep to the next few calls of
+  /// receive(). Called after flush() when these calls may be late: before the loop returns, gives up its CPU, or runs a
+  /// handler that takes long. prepare_wait() does the same.
+  {t.before_pause()};
 
   // ---- Receiving: common path
 

@@ -257,13 +257,11 @@ void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
   for (; at < end; at += kCellBytes) __builtin_prefetch(at);
 }
 
-/// Tells the peer that its ring has been read up to `position`, and wakes it if it sleeps because it found the ring
-/// full. This cannot wait for flush(), which does nothing in an iteration that sends nothing. Called once an eighth of
-/// the ring.
+/// Tells the peer that its ring has been read up to `position`. It may sleep because it found the ring full. Called
+/// once an eighth of the ring.
 void ShmImpl::publish(Peer& peer, uint64_t position) {
   peer.in.publish(position);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake_if_asleep(peer);
+  touch(peer);
 }
 
 void ShmImpl::wake_peer(Peer& peer, uint32_t sleep) {
@@ -351,6 +349,7 @@ void ShmImpl::poll_no_more(Peer& peer) {
 }
 
 bool ShmImpl::prepare_wait() {
+  before_pause();
   if (is_busy_) housekeep();
   retry_later();
   has_pumped_ = false;

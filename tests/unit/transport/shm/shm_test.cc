@@ -2,13 +2,16 @@
 #include "transport/shm/shm.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "shm_fixture.h"
 #include "transport/shm/shm_closer.h"
@@ -454,6 +457,44 @@ TEST(Shm, sleep__one_message_ends_one_sleep) {
   EXPECT_EQ(a->counters().system_calls, calls + 1);
   b->wait(UINT64_MAX);
   b->end_wait();
+}
+
+bool is_readable(int descriptor) {
+  pollfd one{descriptor, POLLIN, 0};
+  return ::poll(&one, 1, 0) == 1;
+}
+/// A peer that looks at its rings before it sees a packet, and sleeps, may do so unseen by flush().
+TEST(Shm, sleep__a_peer_that_falls_asleep_behind_flush_is_woken) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  const PeerId ba = connect(b, a);
+  run_some({&a, &b});
+  const auto receive_once = [&] { a.receive(); };
+  const auto receive_packets = [&] {
+    for (int i = 0; i < 8; i++) {
+      ASSERT_TRUE(b.send(ba, "busy"));
+      b->flush();
+      a.receive();
+    }
+  };
+  const auto pause = [&] { a->before_pause(); };
+  const auto sleep = [&] {
+    a->prepare_wait();
+    a->end_wait();
+  };
+  const std::pair<const char*, std::function<void()>> ways[] = {
+      {"nothing to receive", receive_once}, {"packets", receive_packets}, {"pause", pause}, {"sleep", sleep}};
+  for (const auto& [name, way] : ways) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(a.send(ab, "z"));
+    a->flush();
+    ASSERT_FALSE(b->prepare_wait()) << "its doorbell says that it sleeps, until end_wait()";
+    ASSERT_FALSE(is_readable(b->descriptor()));
+    way();
+    EXPECT_TRUE(is_readable(b->descriptor()));
+    b->end_wait();
+    run_some({&a, &b});
+  }
 }
 
 /// A process that serves one endpoint until it is killed. It echoes, and forks a child at the packet "fork".
