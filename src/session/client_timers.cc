@@ -226,7 +226,6 @@ void ClientSession::look_at_silence(uint64_t now_ns, ClientTick& result) {
   result.at_latest(now_ns + watch().silence.step_ns_max());
   if (!is_paired()) return;
   result.wants_pair_probe = watch().follow_timer.look(now_ns, last_answer_ns(), is_outstanding(), terms_.liveness_ns);
-  if (result.wants_pair_probe) proof_.forget_pair_token();
   result.at_latest(watch().follow_timer.next_ns());
 }
 

@@ -63,15 +63,16 @@ class PathProof {
     if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
     if (!is_answered_) short_probes_left_--;
     if (!is_paired_) return {0, is_answered_, is_answered_ ? session_token_ : path_token_};
-    if (has_pair_token_ && full_pair_probes_++ == kFullPairProbesMax) return next_short_paired();
-    return next_paired();
+    if (!has_pair_token_ || full_pair_probes_++ == kFullPairProbesMax) return next_short_paired();
+    return full_paired();
   }
-  /// Returns the next paired probe. A short probe asks for a pair token, and a full probe has it.
+  /// Returns the next probe of the open paired session. A short probe asks for a pair token, and one full probe has it.
   Probe next_paired() {
     if (!has_pair_token_) return next_short_paired();
-    return {wire::kPaired, true, pair_token_};
+    has_pair_token_ = false;
+    is_full_awaited_ = true;
+    return full_paired();
   }
-  void forget_pair_token() { has_pair_token_ = false; }
 
   /// Takes a reply to a probe of a session that is not open. kOpened: the path is proven.
   PathVerdict on_reply(const Reply& reply) {
@@ -91,8 +92,8 @@ class PathProof {
   PathVerdict on_pair_reply(const Reply& reply) {
     if (!is_paired_) return PathVerdict::kDropped;
     if (reply.is_short) return take_pair_token(reply.token) ? PathVerdict::kFound : PathVerdict::kDropped;
-    if (!has_pair_token_) return PathVerdict::kDropped;  // no full probe waits for it
-    has_pair_token_ = false;
+    if (!is_full_awaited_) return PathVerdict::kDropped;
+    is_full_awaited_ = false;
     // The present session token may be damaged, so that the server has not answered packets that need it.
     session_token_ = reply.token;
     return PathVerdict::kFollowed;
@@ -104,6 +105,7 @@ class PathProof {
     full_pair_probes_ = 0;
     return {wire::kPaired, false, path_token_};
   }
+  Probe full_paired() const { return {wire::kPaired, true, pair_token_}; }
   PathVerdict on_full_reply(const Reply& reply) {
     if (!is_answered_ || reply.is_paired != is_paired_) return PathVerdict::kDropped;
     if (reply.is_paired) session_token_ = reply.token;
@@ -128,7 +130,8 @@ class PathProof {
   bool is_answered_ : 1 = false;
   bool is_paired_ : 1 = false;
   bool has_pair_token_ : 1 = false;
-  bool is_pair_asked_ : 1 = false;  ///< a short paired probe has not been answered
+  bool is_pair_asked_ : 1 = false;    ///< a short paired probe has not been answered
+  bool is_full_awaited_ : 1 = false;  ///< a full paired probe of the open session has not been answered
 };
 static_assert(sizeof(PathProof) == 24, "a part of each session");
 

@@ -713,6 +713,28 @@ TEST_F(ClientSessionTest, a_paired_session_that_hears_nothing_asks_to_be_followe
   EXPECT_EQ(asked, 6u);  // three in the first timeout (a server answers a stranger as often), then one in each
 }
 
+// The round trip is longer than half the time between two questions.
+TEST_F(ClientSessionTest, a_moved_session_on_a_long_path_is_followed) {
+  open_paired();
+  begin();
+  sent();
+  ClientTick result = tick();
+  const auto await_question = [&] {
+    do {
+      ASSERT_FALSE(result.has_failed);
+      result = tick(result.next_ns - now_);
+      sent();
+    } while (!result.wants_pair_probe);
+  };
+  await_question();
+  EXPECT_EQ(pair_reply(session_->pair_probe(now_).header.number(), 0, kPairToken + 1), PathVerdict::kFound);
+  const auto full = session_->pair_probe(now_);
+  EXPECT_EQ(full.payload_bytes, kPayloadMax);
+  await_question();
+  EXPECT_EQ(session_->pair_probe(now_).payload_bytes, 0u);
+  EXPECT_EQ(pair_reply(full.header.number(), kPayloadMax, kSessionToken), PathVerdict::kFollowed);
+}
+
 // The token in the reply that opened the session was damaged. The server answers no probe, but pair replies show that
 // it is alive.
 TEST_F(ClientSessionTest, a_paired_session_learns_its_token_again) {

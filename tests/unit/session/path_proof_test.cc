@@ -125,6 +125,20 @@ TEST_F(PathProofTest, open_session_is_followed_and_learns_its_token_again) {
   expect(proof_.next_paired(), wire::kPaired, false, kPathToken);
 }
 
+/// On a long path the client asks again before the full reply comes.
+TEST_F(PathProofTest, full_reply_of_an_open_session_counts_after_the_next_question) {
+  proof_.pair();
+  proof_.next(100);
+  ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
+  proof_.next(200);
+  ASSERT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
+  proof_.next_paired();
+  ASSERT_EQ(proof_.on_pair_reply(kPairedShort), PathVerdict::kFound);
+  expect(proof_.next_paired(), wire::kPaired, true, kPairToken);
+  expect(proof_.next_paired(), wire::kPaired, false, kPathToken);
+  EXPECT_EQ(proof_.on_pair_reply(kPairedFull), PathVerdict::kFollowed);
+}
+
 TEST(FollowTimer, asks_at_growing_times_of_a_silence) {
   constexpr uint64_t kLivenessNs = 1600;
   FollowTimer timer;
