@@ -1,7 +1,7 @@
 // Closes the connections that an endpoint refuses, and its listener, in threads of its own. A stranger may have sent
 // descriptors with SCM_RIGHTS, which stay in the connection's queue. The last close of the connection closes them, too,
 // and that takes as long as their sender likes: a TCP socket with unsent data and SO_LINGER, for example (socket(7)).
-// Transport layer; any thread. The threads are the process's, and end when nothing is left to close.
+// Transport layer; any thread. The threads are the process's, and each ends with its close.
 #pragma once
 
 #include <cstddef>

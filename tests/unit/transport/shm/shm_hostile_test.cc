@@ -903,6 +903,24 @@ TEST_F(ShmHostile, other_user__does_not_stop_the_end_of_an_endpoint_either) {
   EXPECT_TRUE(run_until({&victim}, [&] { return shm::connections_to_close() == 0; }));
 }
 
+TEST_F(ShmHostile, other_user__does_not_keep_others_waiting_for_an_endpoint_that_has_ended) {
+  SKIP_WITHOUT_ROOT();
+  auto ending = std::make_unique<ShmEnd>();
+  {
+    const LingeringStranger stranger(*ending, 1);
+    ASSERT_TRUE(stranger.is_connected);
+    EXPECT_TRUE(run_until({ending.get()}, [] { return shm::connections_to_close() == 1; }));
+    const auto waiting = shm::connect_to(identity_of(*ending));
+    ASSERT_TRUE(waiting.ok());
+    ending.reset();
+    EXPECT_TRUE(run_until({&victim}, [&] {
+      shm::Message message;
+      return shm::receive_message(waiting->get(), message) == shm::ReceiveResult::kHangUp;
+    })) << "the listener waits for the stranger's connection";
+  }
+  EXPECT_TRUE(run_until({&victim}, [&] { return shm::connections_to_close() == 0; }));
+}
+
 TEST_F(ShmHostile, other_user__is_a_peer_where_both_sides_allow_it) {
   SKIP_WITHOUT_ROOT();
   ShmEnd open({.allow_other_users = true});
