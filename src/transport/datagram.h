@@ -13,8 +13,8 @@
 namespace tern::transport {
 
 /// Called if no valid packet begins at the front of `left`. Returns the number of bytes to skip. Counts the reason,
-/// unless they are padding.
-TERN_API size_t skip_packet(std::span<const std::byte> left, TransportCounters& counters);
+/// unless they are padding. `is_whole`: nothing was in front of `left`, so zeros to its end are no padding.
+TERN_API size_t skip_packet(std::span<const std::byte> left, bool is_whole, TransportCounters& counters);
 
 /// True if a header's first word is that of a valid packet. The length is not checked.
 inline bool is_packet_start(uint64_t w0) {
@@ -43,7 +43,7 @@ template <class Visit>
     }
     if (!is_packet || !try_visit(visit, header, payload, nullptr)) [[unlikely]] {
       if (!is_packet || !is_packet_start(header.w0)) {
-        const size_t skipped = skip_packet({at, left}, counters);
+        const size_t skipped = skip_packet({at, left}, left == bytes, counters);
         at += skipped;
         left -= skipped;
         continue;

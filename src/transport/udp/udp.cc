@@ -147,11 +147,13 @@ void UdpImpl::mend(size_t bytes) {
 /// Called at a place where no acceptable packet begins. Returns the place at which to continue.
 [[gnu::noinline]] const std::byte* UdpImpl::skip(const std::byte* at, const std::byte* end) {
   if (*at == std::byte{0}) {
+    const bool is_first = at == receive_buffer_;
     for (uint64_t word = 0; end - at >= 8; at += 8) {
       std::memcpy(&word, at, 8);
       if (word != 0) break;
     }
     while (at != end && *at == std::byte{0}) ++at;
+    if (is_first && at == end) ++counters_.dropped_unparsable;
     return at;
   }
   const wire::Header header = wire::load_header(at);
@@ -165,7 +167,9 @@ void UdpImpl::mend(size_t bytes) {
 
 /// Called when the rest of a datagram is too short for a header: it is padding, or garbage.
 [[gnu::noinline]] void UdpImpl::skip_tail(const std::byte* at, const std::byte* end) {
-  if (std::any_of(at, end, [](std::byte byte) { return byte != std::byte{0}; })) ++counters_.dropped_unparsable;
+  const bool is_padding =
+      at != receive_buffer_ && std::all_of(at, end, [](std::byte byte) { return byte == std::byte{0}; });
+  if (!is_padding) ++counters_.dropped_unparsable;
 }
 
 void UdpImpl::end_wait() {

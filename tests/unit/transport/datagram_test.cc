@@ -71,6 +71,14 @@ TEST(Datagram, zeros_between_packets__are_padding) {
   }
 }
 
+TEST(Datagram, zeros_without_a_packet__are_dropped_once) {
+  for (const size_t zeros : {size_t{1}, wire::kHeaderBytes, size_t{100}}) {
+    const Seen seen = visit(std::vector<std::byte>(zeros));
+    EXPECT_TRUE(seen.packets.empty());
+    EXPECT_EQ(seen.counters.dropped_unparsable, 1u) << zeros;
+  }
+}
+
 TEST(Datagram, packet_longer_than_the_datagram__ends_it) {
   std::vector<std::byte> bytes;
   add_packet(bytes, 1, 8);
