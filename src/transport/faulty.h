@@ -81,11 +81,12 @@ class FaultyImpl : public Layer<Inner> {
     std::vector<std::byte> data;
     uint64_t due_ns = UINT64_MAX;       ///< deliver at this time at the latest,
     uint64_t due_arrived = UINT64_MAX;  ///< or when `arrived_` has this value
+    bool is_marked = false;
 
     /// `data` is never null, so that an empty payload can be copied like any other.
     Payload payload() const {
       static constexpr std::byte kNothing{};
-      return {data.empty() ? &kNothing : data.data(), static_cast<uint32_t>(data.size()), nullptr, 0};
+      return {data.empty() ? &kNothing : data.data(), static_cast<uint32_t>(data.size()), nullptr, 0, is_marked};
     }
   };
 
@@ -126,6 +127,7 @@ class FaultyImpl : public Layer<Inner> {
       return 1;
     }
     Packet packet{header, std::vector<std::byte>(payload.bytes)};
+    packet.is_marked = payload.is_marked;
     if (payload.bytes != 0 && !payload.copy_to(packet.data.data())) {
       ++faults_.revoked;
       return 0;

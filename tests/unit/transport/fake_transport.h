@@ -126,6 +126,7 @@ class FakeImpl : public DefaultMembers {
       Payload payload = packet.reference;
       if (payload.lease == nullptr)
         payload = {packet.data.data(), static_cast<uint32_t>(packet.data.size()), nullptr, 0};
+      payload.is_marked = marks_arrivals;
       if constexpr (BurstVisitor<Visit>) visit.begin_burst();
       visit_packet(visit, packet.header, payload);
       ++counters_.packets_received;
@@ -156,8 +157,9 @@ class FakeImpl : public DefaultMembers {
   const TransportCounters& counters() const { return counters_; }
 
   // For tests.
-  bool refuse_sends = false;  ///< behaves as if the queue to every peer were full
-  bool hold_tickets = false;  ///< released() does not advance
+  bool refuse_sends = false;    ///< behaves as if the queue to every peer were full
+  bool marks_arrivals = false;  ///< received packets have a congestion mark
+  bool hold_tickets = false;    ///< released() does not advance
   size_t packets_waiting() const { return incoming_.size(); }
   /// Injects a packet as a stranger may send it, plausible or not.
   void inject(const wire::Header& header, std::span<const std::byte> data) {

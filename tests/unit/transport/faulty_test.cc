@@ -26,6 +26,7 @@ struct Arrival {
   wire::Header header;
   std::vector<std::byte> data;
   bool by_reference;
+  bool is_marked;
 };
 
 /// A plain sender and a faulty receiver.
@@ -83,7 +84,7 @@ class FaultyTest : public testing::Test {
   std::vector<Arrival> receive() {
     std::vector<Arrival> arrivals;
     const size_t visited = receiver_->receive([&](const wire::Header& header, const Payload& payload) {
-      Arrival arrival{header, std::vector<std::byte>(payload.bytes), payload.lease != nullptr};
+      Arrival arrival{header, std::vector<std::byte>(payload.bytes), payload.lease != nullptr, payload.is_marked};
       if (payload.bytes != 0) {
         EXPECT_TRUE(payload.copy_to(arrival.data.data()));
       }
@@ -327,6 +328,22 @@ TEST_F(FaultyTest, packets_without_payload_meet_faults_too) {
   arrived += receive().size();
   EXPECT_EQ(arrived, 2 * receiver_->fault_counters()->corrupted);
   EXPECT_GT(arrived, 0u);
+}
+
+TEST_F(FaultyTest, congestion_marks_stay_on_kept_and_changed_packets) {
+  auto with = options();
+  with.corrupt = 0.5;
+  with.duplicate = 0.5;
+  with.delay = 0.5;
+  start(with);
+  receiver_->inner().marks_arrivals = true;
+  send(0, 100);
+  auto arrivals = receive();
+  network_.now_ns += 1'000'000;
+  receiver_->inner().marks_arrivals = false;
+  for (Arrival& late : receive()) arrivals.push_back(std::move(late));
+  EXPECT_GT(arrivals.size(), 100u);
+  for (const Arrival& arrival : arrivals) EXPECT_TRUE(arrival.is_marked);
 }
 
 TEST_F(FaultyTest, references_are_copied_under_their_lease_when_they_are_kept) {
