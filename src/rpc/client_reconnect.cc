@@ -49,6 +49,15 @@ void ClientSessions::forget_reconnect(Client* client) {
   reconnecting_--;
 }
 
+/// Finds a session that destroy() has taken out of the table because it reconnects, and that ends in the next
+/// iteration.
+Client* ClientSessions::find_ending(uint32_t key) const {
+  const auto found = std::find_if(ending_.begin(), ending_.end(), [key](const Client* client) {
+    return !client->is_dead && static_cast<uint32_t>(client->public_name) == key;
+  });
+  return found != ending_.end() ? *found : nullptr;
+}
+
 /// Makes the Client that continues a dead session after a pause. False: the endpoint closes, or there is no memory, and
 /// the session has ended.
 bool ClientSessions::replace(Client* client) {

@@ -231,6 +231,7 @@ Status ClientSessions::destroy(Session session) {
 
 SessionInfo ClientSessions::info(Session session) const {
   const Client* client = find(session);
+  if (client == nullptr) client = find_ending(static_cast<uint32_t>(session.name));
   return client != nullptr ? info(client) : context_.ended.info(session);
 }
 

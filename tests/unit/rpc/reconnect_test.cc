@@ -208,6 +208,41 @@ TYPED_TEST(Reconnect, destroy_session_ends_an_open_and_a_pausing_session) {
   }
 }
 
+/// The session and its calls end in the iteration after destroy_session().
+TYPED_TEST(Reconnect, destroyed_session_has_its_state_and_its_calls_until_it_ends) {
+  for (const bool is_open : {true, false}) {
+    ASSERT_NO_FATAL_FAILURE(this->make());
+    auto& world = this->world_;
+    this->open();
+    if (!is_open) {
+      this->stop_server();
+      world.run_until([&] { return this->count(SessionState::kConnecting) > 0; });
+    }
+    Outcome cancelled, left;
+    const auto call = world.call(this->session_, kKept, "x", cancelled);
+    ASSERT_TRUE(call.ok() && world.call(this->session_, kKept, "y", left).ok());
+    EXPECT_TRUE(world.client->destroy_session(this->session_).ok());
+    const SessionInfo info = world.client->session_info(this->session_);
+    EXPECT_EQ(info.state, is_open ? SessionState::kOpen : SessionState::kConnecting);
+    EXPECT_TRUE(info.status.ok()) << info.status;
+    EXPECT_TRUE(world.client->cancel(*call).ok());
+    EXPECT_EQ(world.client->cancel(*call).code(), Code::kMisuse) << "it has ended";
+    world.run_until([&] { return cancelled.runs > 0 && left.runs > 0; });
+    EXPECT_EQ(cancelled.code(), Code::kCancelled);
+    EXPECT_EQ(left.code(), Code::kCancelled);
+    EXPECT_EQ(world.client->session_info(this->session_).state, SessionState::kEnded);
+    EXPECT_EQ(world.client->session_info(this->session_).status.code(), Code::kCancelled);
+    EXPECT_EQ(world.client->cancel(*call).code(), Code::kMisuse);
+    world.turns(20);
+    this->check();
+    EXPECT_EQ(cancelled.runs + left.runs, 2);
+    world.client.reset();
+    this->stop_server();
+    world.client_nexus.reset();
+    this->heard.clear();
+  }
+}
+
 TYPED_TEST(Reconnect, close_ends_a_pausing_session_once) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   auto& world = this->world_;
