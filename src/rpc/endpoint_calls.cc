@@ -12,6 +12,19 @@ Status EndpointCore::refusal() const {
   return client_sessions_.refusal();
 }
 
+/// Returns the rule that the arguments of a call break. Null: none. start_call() has the same checks.
+const char* EndpointCore::broken_rule(uint32_t type, const detail::Buffer* request,
+                                      const detail::Buffer* response) const {
+  if (request == nullptr || response == nullptr) {
+    return "a MsgBuf is empty: it was moved from, or alloc_msgbuf() failed (no memory, or more than 1 GiB)";
+  }
+  if (request == response) return "the request and the response must be two different MsgBufs";
+  if (!context_.arena.owns(request) || !context_.arena.owns(response)) {
+    return "a MsgBuf belongs to another endpoint: allocate it with this endpoint's alloc_msgbuf()";
+  }
+  return type < wire::kRequestTypes ? nullptr : "a request type must be 0 to 4095";
+}
+
 /// Starts calls outside of the fast path, and refuses wrong ones.
 StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail::Buffer* request,
                                           detail::Buffer* response, Duration deadline) {
@@ -23,18 +36,7 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
     return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
   }
   if (client == nullptr) return refuse({Code::kSessionReset, "this session has ended: create a new one"});
-  if (request == nullptr || response == nullptr) {
-    return refuse({Code::kMisuse,
-                   "a MsgBuf is empty: it was moved from, or alloc_msgbuf() failed (no memory, or more than 1 GiB)"});
-  }
-  if (request == response) {
-    return refuse({Code::kMisuse, "the request and the response must be two different MsgBufs"});
-  }
-  if (!context_.arena.owns(request) || !context_.arena.owns(response)) {
-    return refuse(
-        {Code::kMisuse, "a MsgBuf belongs to another endpoint: allocate it with this endpoint's alloc_msgbuf()"});
-  }
-  if (type >= wire::kRequestTypes) return refuse({Code::kMisuse, "a request type must be 0 to 4095"});
+  if (const char* rule = broken_rule(type, request, response); rule != nullptr) return refuse({Code::kMisuse, rule});
   const uint64_t deadline_ns = note_deadline(deadline);
   return client_sessions_.start_call(client, static_cast<uint16_t>(type), request, response, deadline_ns);
 }
@@ -42,8 +44,7 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
 /// Starts a call with a deadline. It is of the common case where one without a deadline would be.
 StartedCall EndpointCore::start_timed_call(Session session, uint32_t type, detail::Buffer* request,
                                            detail::Buffer* response, Duration deadline) {
-  const bool is_right = is_owner() && request != nullptr && response != nullptr && request != response &&
-                        context_.arena.owns(request) && context_.arena.owns(response) && type < wire::kRequestTypes;
+  const bool is_right = is_owner() && broken_rule(type, request, response) == nullptr;
   Client* client = is_right ? client_sessions_.find_awake(session) : nullptr;
   session::ClientSlot* slot =
       client != nullptr && client->begins_plainly ? try_begin(type, request, response, client) : nullptr;

@@ -276,6 +276,7 @@ class TERN_API EndpointCore {
   // The fast paths of a call and of a packet, and the functions for the calls that they leave over.
   session::ClientSlot* try_begin(uint32_t type, detail::Buffer* request, detail::Buffer* response, Client* client);
   uint64_t note_deadline(Duration deadline);
+  const char* broken_rule(uint32_t type, const detail::Buffer* request, const detail::Buffer* response) const;
   template <class Loop>
   bool try_timed_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
   bool try_waiting_response(const wire::Header& header, const transport::Payload& payload);
