@@ -97,4 +97,17 @@ inline constexpr std::array kDrawnShares = {0.0,   0.01,  0.05,   0.1,    0.2,  
                                             0.6,   0.7,   0.8,    0.9,    0.95,    0.98,    0.99, 0.995,
                                             0.998, 0.999, 0.9995, 0.9999, 0.99995, 0.99999, 1.0};
 
+/// Adds latencies as the percentiles that a benchmark reports and, if `is_drawn`, as a list of [share, us] for plots.
+/// Adds nothing if there are no latencies. `Json` is a type of nlohmann, of which this header knows nothing.
+template <class Json>
+void add_percentiles(Json& metrics, const Percentiles& latencies, double us_per_unit, bool is_drawn) {
+  if (latencies.count() == 0) return;
+  metrics["p50_us"] = latencies.at(0.5) * us_per_unit;
+  metrics["p99_us"] = latencies.at(0.99) * us_per_unit;
+  metrics["p999_us"] = latencies.at(0.999) * us_per_unit;
+  if (!is_drawn) return;
+  for (const double share : kDrawnShares)
+    metrics["percentiles_us"].push_back({share, latencies.at(share) * us_per_unit});
+}
+
 }  // namespace tern::microbench

@@ -48,7 +48,8 @@ class Mesh {
       const auto calls = static_cast<double>(latencies_ns_.count());
       metrics["rate_mrps_per_node"] = calls / static_cast<double>(measured_.count()) * 1e3 / nodes_;
     }
-    if (latencies_ns_.count() > 0) add_latencies(metrics);
+    tern::microbench::add_percentiles(metrics, latencies_ns_, 1e-3, FLAGS_json);
+    if (latencies_ns_.count() > 0) metrics["p9999_us"] = latencies_ns_.at(0.9999) / 1e3;
     metrics["calls"] = latencies_ns_.count();
     const auto ends = static_cast<double>(2 * mesh_.size() * (mesh_.size() - 1));
     metrics["sessions_per_node"] = threads_ * (mesh_.size() - 1);
@@ -63,17 +64,6 @@ class Mesh {
  private:
   static constexpr tern::Duration kWarmUp = std::chrono::milliseconds(2);
 
-  void add_latencies(nlohmann::ordered_json& metrics) const {
-    const auto us_at = [&](double share) { return latencies_ns_.at(share) / 1e3; };
-    metrics["p50_us"] = us_at(0.5);
-    metrics["p99_us"] = us_at(0.99);
-    metrics["p999_us"] = us_at(0.999);
-    metrics["p9999_us"] = us_at(0.9999);
-    if (!FLAGS_json) return;
-    for (const double share : tern::microbench::kDrawnShares) {
-      metrics["percentiles_us"].push_back({share, us_at(share)});
-    }
-  }
   static double growth(uint64_t from, uint64_t to) { return static_cast<double>(to) - static_cast<double>(from); }
   void note(tern::Status status) {
     if (!status.ok()) cluster_.fail("a thread could not be started", status);

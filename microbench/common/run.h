@@ -30,18 +30,8 @@ namespace programs {
 
 using Clock = std::chrono::steady_clock;
 
-/// Adds latencies in ticks as the percentiles that a benchmark reports and, with --json, as a list of [share, us] for
-/// plots. Adds nothing if there are no latencies.
 inline void add_percentiles(nlohmann::ordered_json& metrics, const tern::microbench::Percentiles& latencies_ticks) {
-  if (latencies_ticks.count() == 0) return;
-  const double us_per_tick = tern::microbench::Ticks::ns_per_tick() / 1e3;
-  metrics["p50_us"] = latencies_ticks.at(0.5) * us_per_tick;
-  metrics["p99_us"] = latencies_ticks.at(0.99) * us_per_tick;
-  metrics["p999_us"] = latencies_ticks.at(0.999) * us_per_tick;
-  if (!FLAGS_json) return;
-  for (const double share : tern::microbench::kDrawnShares) {
-    metrics["percentiles_us"].push_back({share, latencies_ticks.at(share) * us_per_tick});
-  }
+  tern::microbench::add_percentiles(metrics, latencies_ticks, tern::microbench::Ticks::ns_per_tick() / 1e3, FLAGS_json);
 }
 
 /// Calls and retransmissions of some clients between two moments, or since their start.

@@ -170,13 +170,8 @@ Timed time_round_trips(RoundTrip&& round_trip) {
 
 /// The metrics of a ping-pong, with the names of the library's benchmarks.
 inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double seconds) {
-  const auto us_at = [&](double share) { return ticks.at(share) * tern::microbench::Ticks::ns_per_tick() / 1e3; };
-  Json metrics = {{"rate_mrps", static_cast<double>(ticks.count()) / seconds / 1e6},
-                  {"p50_us", us_at(0.5)},
-                  {"p99_us", us_at(0.99)},
-                  {"p999_us", us_at(0.999)}};
-  if (!FLAGS_json) return metrics;
-  for (const double share : tern::microbench::kDrawnShares) metrics["percentiles_us"].push_back({share, us_at(share)});
+  Json metrics = {{"rate_mrps", static_cast<double>(ticks.count()) / seconds / 1e6}};
+  tern::microbench::add_percentiles(metrics, ticks, tern::microbench::Ticks::ns_per_tick() / 1e3, FLAGS_json);
   return metrics;
 }
 
