@@ -108,12 +108,14 @@ int run() {
 
 /// Checks flags that other drivers have. On error it prints a sentence and returns false.
 bool check_flags() {
-  for (const char* name :
-       {"transport", "transport_options", "server_transport_options", "cc", "wait", "json", "page", "log", "trace"}) {
-    const auto flag = gflags::GetCommandLineFlagInfoOrDie(name);
-    if (flag.current_value == flag.default_value) continue;
+  const auto refuse = [](const char* name) {
     programs::fail("--%s does not work here: eRPC's interface runs over shm, with the defaults of the library", name);
     return false;
+  };
+  if (programs::is_given("transport") && FLAGS_transport != tern::Shm::kName) return refuse("transport");
+  for (const char* name :
+       {"transport_options", "server_transport_options", "cc", "wait", "json", "page", "log", "trace", "seconds"}) {
+    if (programs::is_given(name)) return refuse(name);
   }
   return microbench::check_driver_flags(erpc::CTransport::kMTU) && microbench::check_no_faults();
 }

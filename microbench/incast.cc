@@ -410,12 +410,11 @@ class Incast {
 
 std::optional<programs::Launch> launch;  ///< set with --launcher
 
-bool is_default(const char* flag) { return gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
 /// The defaults are smaller between programs, because a server and its clients need memory for the messages of all
 /// flows, and time is real.
 void set_defaults_between_programs() {
-  if (is_default("degree")) FLAGS_degree = 8;
-  if (is_default("seconds")) FLAGS_seconds = 2;
+  if (!programs::is_given("degree")) FLAGS_degree = 8;
+  if (!programs::is_given("seconds")) FLAGS_seconds = 2;
 }
 /// Checks flags that only simulations have. On error it prints a sentence and returns false.
 bool check_simulated_flags() {
@@ -446,7 +445,7 @@ bool check_flags() {
     problem = "--flows works only with --role=client: the server takes the --degree flows of all clients";
   } else if (!is_simulated && FLAGS_flows > FLAGS_degree) {
     problem = "--flows must be at most --degree, the flows of all clients";
-  } else if (is_simulated && !is_default("flows")) {
+  } else if (is_simulated && programs::is_given("flows")) {
     problem = "--flows has no effect in a simulation, where --degree says how many there are";
   } else if (FLAGS_degree > 1000) {
     problem = "--degree must be at most 1000";

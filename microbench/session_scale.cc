@@ -519,7 +519,7 @@ bool check_flags() {
   if (!programs::check_simulated_flags({"nodes"}) || !programs::check_ranked_flags(launch, {"sessions", "ahead"}))
     return false;
   const bool is_simulated = programs::is_simulated();
-  if (is_simulated && gflags::GetCommandLineFlagInfoOrDie("seconds").is_default) FLAGS_seconds = kVirtualSeconds;
+  if (is_simulated && !programs::is_given("seconds")) FLAGS_seconds = kVirtualSeconds;
   const char* problem = nullptr;
   if (FLAGS_threads < 1 || FLAGS_threads > 64) {
     problem = "--threads must be between 1 and 64";
@@ -537,7 +537,7 @@ bool check_flags() {
     problem = "--size must be at most 1 MiB: this benchmark is about small requests";
   } else if (is_simulated && (FLAGS_nodes < 2 || FLAGS_nodes > 200)) {
     problem = "--nodes must be between 2 and 200";
-  } else if (is_simulated && !gflags::GetCommandLineFlagInfoOrDie("sessions").is_default) {
+  } else if (is_simulated && programs::is_given("sessions")) {
     problem = "--sessions does not work with --transport=sim, where --nodes and --threads determine the number";
   } else if (is_simulated && FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";

@@ -501,7 +501,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 /// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   if (!programs::check_ranked_flags(launch, {"pattern", "handler_us", "worker"})) return false;
-  if (launch && gflags::GetCommandLineFlagInfoOrDie("threads").is_default) FLAGS_threads = 1;
+  if (launch && !programs::is_given("threads")) FLAGS_threads = 1;
   const char* problem = nullptr;
   if (FLAGS_pattern != "symmetric" && FLAGS_pattern != "client_server") {
     problem = "--pattern must be one of symmetric, client_server";

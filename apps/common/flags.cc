@@ -213,6 +213,8 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
   return true;
 }
 
+bool is_given(const char* flag) { return !gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
+
 bool check_page_of_processes() {
   if (FLAGS_page.empty() || FLAGS_page == "shm") return true;
   fail("--page=%s would be the page of several processes; use --page=shm, which gives each process its own page",

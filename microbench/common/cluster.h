@@ -38,7 +38,6 @@ inline void set_simulated_defaults(const char* seconds) {
 /// other transports. `own` has further flags of this program that need sim. On error it prints a sentence and returns
 /// false.
 inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
-  const auto is_given = [](const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; };
   if (!is_simulated()) {
     std::vector<const char*> names = {"frame_bytes", "alpha", "ecn_bytes", "host_cost"};
     names.insert(names.end(), own.begin(), own.end());

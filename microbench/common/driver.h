@@ -32,11 +32,13 @@ void copy_message(Byte* to, const Byte* from, size_t bytes) {
 
 /// Checks the drivers' flags. On error it prints a sentence and returns false.
 inline bool check_driver_flags(uint64_t size_max) {
+  for (const char* name : {"role", "processes", "server", "listen", "cpus", "ready_fd"}) {
+    if (!programs::is_given(name)) continue;
+    programs::fail("--%s does not work here: both sides are in one thread, until --rpcs have completed", name);
+    return false;
+  }
   std::string problem;
-  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
-      !FLAGS_cpus.empty()) {
-    problem = "both sides are in one thread here: no --role, --processes, --server, --listen or --cpus";
-  } else if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
+  if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
     problem = "--rpcs must be between 1 and 1000000000";
   } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
     problem = "--sessions must be between 1 and 65536";
@@ -49,12 +51,15 @@ inline bool check_driver_flags(uint64_t size_max) {
   return problem.empty();
 }
 
-/// For a driver whose transport cannot get the fault layer. If a flag of that layer is set, it prints a sentence and
+/// For a driver whose transport cannot get the fault layer. If a flag of that layer is given, it prints a sentence and
 /// returns false.
 inline bool check_no_faults() {
-  if (!programs::has_faults()) return true;
-  programs::fail("there is no fault layer here: no --drop, --dup, --reorder, --corrupt or --delay");
-  return false;
+  for (const char* name : {"drop", "dup", "reorder", "corrupt", "delay", "delay_us_max", "seed"}) {
+    if (!programs::is_given(name)) continue;
+    programs::fail("--%s does not work here: there is no fault layer", name);
+    return false;
+  }
+  return true;
 }
 
 }  // namespace microbench

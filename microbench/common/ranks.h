@@ -42,8 +42,6 @@ inline bool is_ranked() { return FLAGS_launcher != "none"; }
 
 namespace ranks_detail {
 
-inline bool is_given(const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; }
-
 /// Returns an error message of one sentence, or an empty string.
 inline std::string check_flags(std::initializer_list<const char*> not_ranked) {
   if (!is_ranked()) {

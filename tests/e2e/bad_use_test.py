@@ -143,9 +143,18 @@ class BadUse(RefusalTest):
             ('large_rpc_bandwidth', '--launcher=hosts', '--rank=0', '--role=server'),
             ('large_rpc_bandwidth', '--launcher=hosts', '--rank=0', '--hosts_file=/dev/null'),
             ('incast', '--role=server'), ('incast', '--transport=shm', '--frame_bytes=2000'),
-            ('incast', '--transport=udp', '--role=client', '--processes'),
-            ('erpc_driver', '--transport=udp'), ('erpc_driver', '--cc=swift'), ('erpc_driver', '--json'),
-            ('erpc_driver', '--log'), ('erpc_driver', '--drop=0.1')))
+            ('incast', '--transport=udp', '--role=client', '--processes')))
+
+    def test_erpc_driver_refuses_flags_without_effect(self):
+        def run_erpc(flag):
+            return subprocess.run([os.path.join(build_dir, 'microbench', 'erpc_driver'), flag, '--rpcs=10'],
+                                  capture_output=True, text=True, timeout=60)
+        for flag in ('--transport=udp', '--cc=swift', '--cc=default', '--json', '--log', '--drop=0.1', '--seed=1',
+                     '--role=both', '--seconds=2'):
+            with self.subTest(flag=flag):
+                self.assert_refused(run_erpc(flag), [flag.split('=')[0]])
+        done = run_erpc('--transport=shm')
+        self.assertEqual((done.returncode, done.stdout), (0, '10 RPCs completed\n'))
 
     def test_missing_transports_are_refused(self):
         self.assert_all_refused([program, '--transport=rdma', *more] for program in programs_with('transport')
