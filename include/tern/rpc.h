@@ -25,7 +25,9 @@ class Rpc final : public Endpoint {
   /// kNoMemory. kMisuse: the endpoint id is taken, or an option is out of range.
   static Result<std::unique_ptr<Rpc>> create(Nexus& nexus, typename T::Options transport_options = {},
                                              RpcOptions options = {});
-  /// Calls close(0): continuations of pending calls run here, with kCancelled.
+  /// Calls close(0): continuations of pending calls run here, with kCancelled. Another thread than the owner may
+  /// destroy the endpoint once the owner runs the loop no more and holds no Request of it. The owner must not destroy a
+  /// MsgBuf of it meanwhile, because its memory would then never be returned.
   ~Rpc();
 
   /// Runs until stop(), or for `duration`. The first loop call binds the owner thread.
