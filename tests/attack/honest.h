@@ -21,6 +21,7 @@ namespace attack {
 inline constexpr uint16_t kEcho = 1;
 inline constexpr uint16_t kReply = 2;  ///< its response has the length that the request's first four bytes give
 inline constexpr uint16_t kKeep = 3;   ///< is never answered
+inline constexpr uint16_t kWork = 4;   ///< as kReply, in a worker thread
 
 inline tern::RpcOptions small_memory(tern::RpcOptions options = {}) {
   options.huge_pages = false;
@@ -95,14 +96,13 @@ class Server : public LiveEndpoint<T> {
                                  answer(std::move(request), bytes);
                                })
                     .ok());
-    EXPECT_TRUE(rpc.on_request(kReply,
-                               [answer](tern::Request request) {
-                                 uint32_t bytes = 0;
-                                 if (request.bytes().size() >= sizeof(bytes))
-                                   std::memcpy(&bytes, request.bytes().data(), sizeof(bytes));
-                                 answer(std::move(request), bytes);
-                               })
-                    .ok());
+    const auto reply = [answer](tern::Request request) {
+      uint32_t bytes = 0;
+      if (request.bytes().size() >= sizeof(bytes)) std::memcpy(&bytes, request.bytes().data(), sizeof(bytes));
+      answer(std::move(request), bytes);
+    };
+    EXPECT_TRUE(rpc.on_request(kReply, reply).ok());
+    EXPECT_TRUE(rpc.on_request(kWork, reply, {.worker = true}).ok());
     EXPECT_TRUE(rpc.on_request(kKeep, [this](tern::Request request) { kept_.push_back(std::move(request)); }).ok());
     this->run();
   }

@@ -37,6 +37,9 @@ using Clock = std::chrono::steady_clock;
 /// Only a failing test waits this long.
 inline constexpr auto kPatience = std::chrono::seconds(30);
 
+/// --gtest_random_seed, for another attack of the same kind.
+inline uint64_t seed() { return 1 + 2 * static_cast<uint64_t>(GTEST_FLAG_GET(random_seed)); }
+
 /// splitmix64, so that every run makes the same attack.
 class Random {
  public:

@@ -1,96 +1,17 @@
 // Hostile processes of this machine attack a server over shared memory. Each damages only its own connection.
 // An honest client beside them loses nothing, neither a call nor its session.
-#include <fcntl.h>
-#include <sys/mman.h>
-
-#include <future>
-
 #include <tern/transport/shm.h>
 
 #include "attack/honest.h"
+#include "attack/raw_peer.h"
 #include "rpc/rpc_core.h"
 #include "transport/shm/shm.h"
-#include "transport/shm/shm_memory.h"
-#include "transport/shm/shm_socket.h"
 
 namespace attack {
 namespace {
 
 using tern::Shm;
-namespace shm = tern::transport::shm;
 namespace wire = tern::wire;
-
-/// Speaks the transport's protocol by hand.
-class RawPeer {
- public:
-  static constexpr uint32_t kCells = 256;
-  static constexpr uint64_t kStart = uint64_t{77} << 20;
-
-  explicit RawPeer(const shm::Identity& server)
-      : identity(*shm::make_identity()),
-        listener_(std::move(*shm::listen_as(identity))),
-        ring_(std::move(*shm::make_own_memory("hostile-ring", shm::region_bytes(kCells)))),
-        doorbell_(std::move(*shm::make_own_memory("hostile-doorbell", 4096))),
-        socket_(std::move(*connected(server))) {}
-
-  /// Connects and sends nothing yet. It tries again while the listener's queue is full.
-  static tern::Result<shm::Descriptor> connected(const shm::Identity& server) {
-    while (true) {
-      auto socket = shm::connect_to(server);
-      if (socket.ok() || socket.status().code() != tern::Code::kQueueFull) return socket;
-      std::this_thread::yield();
-    }
-  }
-  void say_hello() {
-    EXPECT_EQ(shm::send_hello(socket_.get(), {identity, kStart, kCells, true}, ring_.fd.get(), doorbell_.fd.get()),
-              shm::SendResult::kSent);
-  }
-  /// Sends hello and waits for the answer. put() works afterwards.
-  void join() {
-    say_hello();
-    shm::Message message;
-    const auto until = Clock::now() + kPatience;
-    auto result = shm::ReceiveResult::kNothing;
-    while (result == shm::ReceiveResult::kNothing && Clock::now() < until) {
-      result = shm::receive_message(socket_.get(), message);
-      std::this_thread::yield();
-    }
-    ASSERT_EQ(result, shm::ReceiveResult::kMessage);
-    auto mapped = shm::map_peer_memory(message.descriptors[0], shm::region_bytes(message.hello.ring_cells),
-                                       shm::PeerMemoryKind::kRing);
-    ASSERT_TRUE(mapped.ok());
-    in_ = std::move(*mapped);
-    out_.attach(ring_.mapping.data(), kCells, kStart, &reinterpret_cast<shm::RingControl*>(in_.data())->consumed);
-  }
-  /// Writes a record of one cell, whatever length the header has.
-  void put(const Header& header, std::string_view payload) {
-    std::byte* cell = out_.cells + (out_.position & out_.offset_mask);
-    shm::put_header(cell, header);
-    std::memcpy(cell + shm::kPayloadOffset, payload.data(), std::min(payload.size(), shm::kCellPayloadBytes));
-    shm::word_at(cell).store(out_.position, std::memory_order_release);
-    out_.position += shm::kCellBytes;
-  }
-  /// False: the server no longer reads this ring.
-  bool wait_for_room() {
-    const auto until = Clock::now() + std::chrono::seconds(1);
-    while (Clock::now() < until) {
-      if (out_.has_space(4 * shm::kCellBytes)) return true;
-      std::this_thread::yield();
-    }
-    return false;
-  }
-  std::byte* ring() { return ring_.mapping.data(); }
-  shm::Descriptor& socket() { return socket_; }
-
-  const shm::Identity identity;
-
- private:
-  shm::Descriptor listener_;
-  shm::OwnMemory ring_, doorbell_;
-  shm::Descriptor socket_;
-  shm::Mapping in_;
-  shm::Outbound out_;
-};
 
 class ShmAttack : public testing::Test {
  protected:
@@ -219,13 +140,8 @@ TEST_F(ShmAttack, client_that_never_reads_its_ring) {
   ASSERT_NO_FATAL_FAILURE(peer.join());
   Hostile hostile(server_.uri(), Address::parse("127.0.0.3").ip);
   auto session = hostile.connect([&](ManagementMessage& request) {
-    auto& terms = request.terms;
-    terms.transport_bytes = 3;
-    std::memcpy(terms.transport.data(), "shm", 3);
-    terms.payload_bytes_max = wire::kPayloadBytesMax;
-    terms.address_bytes = sizeof(shm::Identity);
-    std::memcpy(terms.address.data(), peer.identity.data(), sizeof(shm::Identity));
-    terms.window = wire::kSlotsMax;
+    peer.fill(request.terms, wire::kPayloadBytesMax);
+    request.terms.window = wire::kSlotsMax;
   });
   ASSERT_TRUE(session.has_value());
   for (uint32_t i = 0; i < 10'000; i++) {
