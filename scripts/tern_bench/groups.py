@@ -4,19 +4,56 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 PATIENCE_SECONDS = 5
 
+_held = None  # the signals that have arrived within signals_held(); None outside
+
 
 def exit_on_signals():
-    """From now on SIGTERM and SIGHUP raise SystemExit, unless they are ignored, as nohup ignores SIGHUP."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    """From now on SIGTERM and SIGHUP raise SystemExit and SIGINT KeyboardInterrupt, unless they are ignored, as nohup
+    ignores SIGHUP."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, lambda number, _: _raise(number) if _held is None else _held.append(number))
+
+
+def _raise(number):
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
+@contextlib.contextmanager
+def signals_held():
+    """Signals of exit_on_signals() that arrive meanwhile raise at the end. Otherwise one that arrives while a process
+    starts would leave it behind, because nothing knows it yet."""
+    global _held
+    if threading.current_thread() is not threading.main_thread():  # only that one is interrupted
+        yield
+        return
+    _held = []
+    try:
+        yield
+    finally:
+        arrived, _held = _held, None
+        if arrived:
+            _raise(arrived[0])
 
 
 def start(words, **options):
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+
+
+@contextlib.contextmanager
+def started(words, **options):
+    """Yields a process. The process and its group end if the body fails or a signal arrives."""
+    with contextlib.ExitStack() as stack:
+        with signals_held():
+            process = stack.enter_context(start(words, **options))  # closes its pipes, and waits for its end
+            stack.push(lambda kind, *_: end(process) if kind else None)
+        yield process
 
 
 def end(process):

@@ -91,15 +91,11 @@ def run(build_dir, point, seconds, cpus):
             words += [f'--cpus={cpus}', f'--seconds={seconds:g}']
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as errors:
         try:
-            process = groups.start(words, stdout=out, stderr=errors)
+            with groups.started(words, stdout=out, stderr=errors) as process:
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)  # for Popen, which has not waited itself
         except OSError as error:
             raise Failure(f'{words[0]} cannot be run: {error.strerror}') from None
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            groups.end(process)
-            raise
-        process.returncode = os.waitstatus_to_exitcode(status)  # for Popen, which has not waited itself
         out.seek(0)
         errors.seek(0)
         if process.returncode != 0:

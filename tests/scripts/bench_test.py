@@ -321,8 +321,8 @@ print({answer!r})
 
     START = ('apps/hello', 'microbench/fresh_client')  # the programs of shm.start
 
-    def fake_idle(self, programs, on_interrupt='SIG_DFL'):
-        """Programs that note their process and then do nothing. `on_interrupt`: what SIGINT does to them."""
+    def fake_idle(self, programs, on_terminate='SIG_DFL'):
+        """Programs that note their process and then do nothing. `on_terminate`: what SIGTERM does to them."""
         for program in programs:
             path = os.path.join(self.directory, 'build', program)
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -331,7 +331,7 @@ print({answer!r})
             with open(path, 'w', encoding='utf-8') as file:
                 file.write(f"""#!{sys.executable}
 import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.{on_interrupt})
+signal.signal(signal.SIGTERM, signal.{on_terminate})
 if 'hello' in __file__: print('hello: serving over shm at tern://127.0.0.1:4321', file=sys.stderr, flush=True)
 with open(__file__ + '.new', 'w') as file: file.write(str(os.getpid()))
 os.rename(__file__ + '.new', __file__ + '.pid')
@@ -372,6 +372,29 @@ time.sleep(60)
                 process.send_signal(number)
                 self.assertEqual(process.wait(timeout=30), 128 + number)  # and not -number: what is registered at exit ran
             self.assertEqual(self.running(programs), dict.fromkeys(programs, False))
+
+    def test_signal_while_a_program_starts_ends_the_program(self):
+        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        for number in numbers:
+            self.addCleanup(signal.signal, number, signal.signal(number, signal.SIG_DFL))
+        bench.groups.exit_on_signals()
+        self.fake_idle(('microbench/latency', 'apps/hello', 'microbench/fresh_client'))
+        build, popen, last = os.path.join(self.directory, 'build'), subprocess.Popen, []
+        point = next(point for point in bench.scale.points() if point.command.startswith('latency'))
+        runner = bench.Runner(1, '0,1')
+        for run in (lambda: runner.run(build, 'latency'), lambda: runner.run(build, 'fresh_client shm'),
+                    lambda: bench.scale.run(build, point, 1, '0,1')):
+            for number in numbers:
+                def start(*words, number=number, **options):
+                    last[:] = [popen(*words, **options)]
+                    os.kill(os.getpid(), number)
+                    return last[0]
+                with unittest.mock.patch.object(subprocess, 'Popen', start), \
+                     self.assertRaises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+                    run()
+                process, = last
+                self.addCleanup(process.kill)
+                self.assertIsNotNone(process.poll())
 
     def test_terminated_scale_ends_valgrind_and_leaves_no_files(self):
         self.fake('small_rpc_rate', {'metrics': {'rate_mrps': 1, 'p50_us': 1, 'p99_us': 2}})

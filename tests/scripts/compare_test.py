@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -254,6 +255,20 @@ class Runs(unittest.TestCase):
             for peer in ('sockets', 'grpc', 'thrift', 'capnproto'):
                 self.assertIn(f'peers/{peer} --transport=unix --measure=latency --wait={wait}\n', out)
             self.assertIn('peers/ucx --transport=shm --measure=latency --wait=poll\n', out)
+
+    def test_terminated_run_ends_its_program(self):
+        path = os.path.join(self.directory, 'microbench', 'latency')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('#!/bin/sh\necho $$ >"$0.new"\nmv "$0.new" "$0.pid"\nexec sleep 60\n')
+        words = [os.path.join(SCRIPTS, 'compare'), f'--build-dir={self.directory}', '--filter=shm.latency', '--load=busy']
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while not os.path.exists(path + '.pid'):
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            process.terminate()
+            self.assertEqual(process.wait(timeout=30), 128 + signal.SIGTERM)
+        with open(path + '.pid', encoding='utf-8') as file:
+            self.assertFalse(os.path.exists(f'/proc/{file.read().strip()}'))
 
     def test_wrong_flags(self):
         for sentence, flag in (('matches nothing', '--filter=no such thing'), ('not a regular expression', '--filter=('),
