@@ -306,6 +306,7 @@ class Program(unittest.TestCase):
     def test_signals_end_the_programs(self):
         build = self.build_dir('echo $$ >"$0.new"\nmv "$0.new" "$0.pid"\nsleep 60\necho "{}"')
         pid = f'{self.directory}/build/microbench/incast.pid'
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         for number, code in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)):
             with subprocess.Popen([PAPER, '--only=1', '--jobs=1', build, '--out', self.out], stderr=subprocess.DEVNULL,
                                   env={**os.environ, 'MPLCONFIGDIR': FONTS.name}) as process:

@@ -21,6 +21,7 @@ class Sim(unittest.TestCase):
             with open(program, 'w', encoding='utf-8') as file:
                 file.write('#!/bin/sh\n: >"$0.$1"\nexec sleep 60\n')
             os.chmod(program, 0o755)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
             with subprocess.Popen([script, '--no-build', '--seeds=1000', '--jobs=1'], stderr=subprocess.PIPE, text=True,
                                   start_new_session=True) as process:
                 while len(os.listdir(tests)) < 2:
