@@ -12,6 +12,9 @@ using tern::Code;
 
 namespace {
 
+/// Of tests that fail if a live process pauses for as long: a busy machine may pause one for 200 ms.
+const unsigned kLivenessMs = 500 * tern::patience();
+
 /// The status of every call to a dead peer that had not completed before.
 bool is_peers_death(Code code) { return code == Code::kPeerUnreachable || code == Code::kSessionReset; }
 
@@ -82,7 +85,7 @@ TEST_P(Kill, killed_server_ends_a_hundred_calls) {
 TEST_P(Kill, server_killed_amid_large_messages_ends_their_calls) {
   const auto files = files_in_dev_shm();
   constexpr uint32_t kBytes = 64 << 20;
-  Caller caller(settings().with("liveness_ms", 200 * tern::patience()));
+  Caller caller(settings().with("liveness_ms", 200 * tern::patience()));  // a call may end before its server, too
   int died = 0;
   for (uint64_t round = 0; round < 6; round++) {
     const bool is_upload = round % 2 == 0;
@@ -116,7 +119,7 @@ TEST_P(Kill, server_killed_amid_large_messages_ends_their_calls) {
 TEST_P(Kill, clients_killed_amid_messages_leave_nothing_behind) {
   const int rounds = is_shm() ? 20 : 6;
   const auto files = files_in_dev_shm();
-  Peer server(settings().with("liveness_ms", 200 * tern::patience()));
+  Peer server(settings().with("liveness_ms", kLivenessMs));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
   size_t descriptors = 0, mappings = 0;
@@ -148,7 +151,7 @@ TEST_P(Kill, clients_killed_amid_messages_leave_nothing_behind) {
 }
 
 TEST_P(Kill, dead_servers_leave_nothing_behind_in_their_client) {
-  Caller caller(settings().with("liveness_ms", 100 * tern::patience()));
+  Caller caller(settings().with("liveness_ms", kLivenessMs));
   size_t descriptors = 0, mappings = 0;
   for (int round = 0; round < 10; round++) {
     Peer server(settings());
