@@ -73,6 +73,14 @@ class Idle(AssertionError):
     """The machine was too busy: no call was answered while a client measured."""
 
 
+def patiently(measure):
+    """measure(*flags), where both sides were given no time once more, for longer."""
+    try:
+        return measure()
+    except Idle:
+        return measure(f'--seconds={SECONDS_MAX / 2:g}')
+
+
 class Sides(unittest.TestCase):
     """Starts the two sides and checks their output."""
 
@@ -110,15 +118,11 @@ class Sides(unittest.TestCase):
         return json.loads(lines[0])
 
     def line_of_client(self, program, *flags, address, server_inside=(), client_inside=()):
-        """The JSON line of a client of a server of its own. Where both were given no time, they measure once more, for
-        longer."""
-        def measure(*flags):
-            with self.server(program, *flags, address=address, inside=server_inside) as (_, server):
-                return self.client(program, *flags, server=server, inside=client_inside)
-        try:
-            return measure(*flags)
-        except Idle:
-            return measure(*flags, '--seconds=5')
+        """The JSON line of a client of a server of its own."""
+        def measure(*seconds):
+            with self.server(program, *flags, *seconds, address=address, inside=server_inside) as (_, server):
+                return self.client(program, *flags, *seconds, server=server, inside=client_inside)
+        return patiently(measure)
 
     def assert_is_line_of_client(self, line, program, metrics):
         self.assertEqual((line['bench'], line['params']['role']), (program, 'client'))
@@ -150,16 +154,19 @@ class Roles(Sides):
             with self.subTest(program=program), self.server(program, *flags, '--transport=udp',
                                                             address='127.0.0.1') as (process, server):
                 for _ in range(2):
-                    line = self.client(program, *flags, '--transport=udp', server=server)
+                    line = patiently(lambda *seconds: self.client(program, *flags, '--transport=udp', *seconds,
+                                                                  server=server))
                     self.assertIsNone(process.poll())
                     # The server had no other client, so its memory is reported.
                     self.assertEqual('bytes_per_session' in line['metrics'], program == 'session_scale')
 
     def test_a_symmetric_server_ends_with_its_client(self):
-        flags = ['--transport=udp', '--sessions=2']
-        with self.server('small_rpc_rate', *flags, address='127.0.0.1') as (process, server):
-            self.client('small_rpc_rate', *flags, server=server)
-            process.wait(SECONDS_MAX)
+        def measure(*seconds):
+            flags = ['--transport=udp', '--sessions=2', *seconds]
+            with self.server('small_rpc_rate', *flags, address='127.0.0.1') as (process, server):
+                self.client('small_rpc_rate', *flags, server=server)
+                process.wait(SECONDS_MAX)
+        patiently(measure)
 
     def test_clients_of_an_incast_wait_for_each_other(self):
         flags = ['--transport=udp', '--degree=3', '--size=100000', '--seconds=3']
