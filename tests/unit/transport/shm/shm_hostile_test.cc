@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "shm_fixture.h"
@@ -32,6 +35,20 @@ Descriptor memfd(size_t bytes, int seals) {
   EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
   EXPECT_TRUE(seals == 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) == 0);
   return fd;
+}
+
+bool is_closing() {
+  std::string name;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (std::getline(std::ifstream(thread.path() / "comm"), name) && name == "tern-close") return true;
+  }
+  return false;
+}
+/// fork() when no thread of an earlier case is closing connections: ThreadSanitizer ends a child that starts threads if
+/// its parent had several.
+pid_t fork_alone() {
+  EXPECT_TRUE(run_until({}, [] { return !is_closing(); }));
+  return ::fork();
 }
 
 /// A hand-written peer of the transport's protocol.
@@ -262,7 +279,7 @@ TEST_F(ShmHostile, identity__of_another_process_cannot_be_claimed) {
   const shm::Identity other = *shm::make_identity();
   int listens[2];
   ASSERT_EQ(::pipe2(listens, O_CLOEXEC), 0);
-  const pid_t owner = ::fork();
+  const pid_t owner = fork_alone();
   if (owner == 0) {
     auto listener = shm::listen_as(other);
     if (!listener.ok() || ::write(listens[1], "x", 1) != 1) ::_exit(1);
@@ -539,7 +556,7 @@ TEST_F(ShmHostile, connections__are_all_served_though_the_endpoint_sleeps) {
 struct SilentProcess {
   SilentProcess(const shm::Identity& to, int count) {
     EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-    pid = ::fork();
+    pid = fork_alone();
     if (pid == 0) {
       std::vector<Descriptor> kept;
       for (int i = 0; i < count; i++) {
@@ -597,7 +614,7 @@ struct ManyEndpoints {
   ManyEndpoints(std::span<const std::byte> to, int count) {
     EXPECT_EQ(::pipe2(told, O_CLOEXEC), 0);
     const std::vector<std::byte> address(to.begin(), to.end());
-    pid = ::fork();
+    pid = fork_alone();
     if (pid != 0) return;
     std::vector<std::unique_ptr<ShmEnd>> ends;
     std::vector<PeerId> peers;
@@ -736,7 +753,7 @@ TEST_F(ShmHostile, peer__that_closes_orderly_again_and_again_is_given_up) {
 TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
   // Each chunk has one page, because the scarce resource is places in the table of mappings.
   const auto page = std::move(*shm::make_own_memory("raw-page", kPage));
-  const pid_t child = ::fork();
+  const pid_t child = fork_alone();
   if (child == 0) {
     std::vector<std::unique_ptr<RawPeer>> raws;
     for (int i = 0; i < 6; i++) {
@@ -768,7 +785,7 @@ TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
 int as_another_user(ShmEnd& served, const std::function<int()>& task) {
   constexpr uid_t kNobody = 65534;
   if (::geteuid() != 0) return -1;
-  const pid_t child = ::fork();
+  const pid_t child = fork_alone();
   if (child == 0) ::_exit(::setresuid(kNobody, kNobody, kNobody) == 0 ? task() : 99);
   int status = 0;
   EXPECT_TRUE(run_until({&served}, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
@@ -838,7 +855,7 @@ struct LingeringStranger {
   LingeringStranger(ShmEnd& victim, size_t connections) {
     int ready[2];
     if (::pipe2(told_, O_CLOEXEC) != 0 || ::pipe2(ready, O_CLOEXEC) != 0) return;
-    child_ = ::fork();
+    child_ = fork_alone();
     char any = 0;
     if (child_ == 0) {
       if (::setresuid(65534, 65534, 65534) != 0) ::_exit(99);
@@ -937,7 +954,7 @@ TEST_F(ShmHostile, other_user__is_not_connected_to_either) {
   SKIP_WITHOUT_ROOT();
   int told[2];
   ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
-  const pid_t child = ::fork();
+  const pid_t child = fork_alone();
   if (child == 0) {
     if (::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
     ShmEnd foreign({.allow_other_users = true});
