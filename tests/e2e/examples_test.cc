@@ -74,7 +74,7 @@ bool succeeds(const char* command) { return std::system(command) == 0; }
 
 TEST_P(Examples, end_with_0_and_print_what_happened) {
   if (!std::filesystem::exists(directory())) GTEST_SKIP() << kNotBuilt;
-  expect_lines((directory() / GetParam().name).string(), GetParam().lines);
+  expect_lines("'" + (directory() / GetParam().name).string() + "'", GetParam().lines);
 }
 
 // In a network namespace, because the server's port is fixed. The client tries again until the server listens.
@@ -82,7 +82,7 @@ TEST(Hello, client_prints_the_answer_of_the_server) {
   if (!std::filesystem::exists(directory())) GTEST_SKIP() << kNotBuilt;
   const char* const isolate = succeeds("unshare -n true 2>/dev/null") ? "unshare -n " : "unshare -rn ";
   if (!succeeds((std::string(isolate) + "true 2>/dev/null").c_str())) GTEST_SKIP() << "no network namespaces here";
-  const std::string hello = (directory() / "hello").string();
+  const std::string hello = "\"" + (directory() / "hello").string() + "\"";
   const std::string script =
       "ip link set lo up; " + hello + " & until " + hello + " tern://127.0.0.1:31850; do sleep 0.1; done; kill $!";
   expect_lines(isolate + ("sh -c '" + script + "'"), {"hello"});

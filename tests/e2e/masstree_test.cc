@@ -54,8 +54,8 @@ class Server {
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      const std::string command = "exec " TERN_BUILD_DIR
-                                  "/apps/masstree --role=server --wait=adaptive --server=127.0.0.1:0"
+      const std::string command = "exec '" TERN_BUILD_DIR
+                                  "'/apps/masstree --role=server --wait=adaptive --server=127.0.0.1:0"
                                   " --transport=" +
                                   transport + " " + flags + " 2> " + directory_ + "/err";
       execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));

@@ -17,7 +17,7 @@ struct Outcome {
 /// Runs "NAME FLAGS" of apps/, for two minutes at most.
 inline Outcome run(const std::string& command) {
   Outcome outcome;
-  FILE* pipe = popen(("timeout -k 5 120 " TERN_BUILD_DIR "/apps/" + command + " 2>&1").c_str(), "r");
+  FILE* pipe = popen(("timeout -k 5 120 '" TERN_BUILD_DIR "'/apps/" + command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 512> bytes;
   while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) outcome.output.append(bytes.data(), got);

@@ -45,7 +45,7 @@ class RaftOnHosts : public testing::TestWithParam<const char*> {
   void start_replica(int id) {
     const std::string command =
         "exec ip netns exec " + hosts_[static_cast<size_t>(id - 1)]->name() +
-        " " TERN_BUILD_DIR "/apps/raft_server --wait=block --election_ms=500 --id=" + std::to_string(id) + flags();
+        " '" TERN_BUILD_DIR "'/apps/raft_server --wait=block --election_ms=500 --id=" + std::to_string(id) + flags();
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid == 0) {
@@ -65,7 +65,7 @@ class RaftOnHosts : public testing::TestWithParam<const char*> {
   /// Runs the client on the host without a replica, which says what fails. True: it exited with 0.
   bool run_client(const std::string& its_flags) const {
     const std::string command = "ip netns exec " + hosts_.back()->name() +
-                                " timeout -k 5 100 " TERN_BUILD_DIR "/apps/raft_client --patience_seconds=60 " +
+                                " timeout -k 5 100 '" TERN_BUILD_DIR "'/apps/raft_client --patience_seconds=60 " +
                                 its_flags + flags();
     return std::system((command + " >/dev/null").c_str()) == 0;
   }

@@ -68,7 +68,7 @@ class Servers {
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      const std::string command = "exec " TERN_BUILD_DIR "/apps/raft_server --wait=block --election_ms=500 " + flags;
+      const std::string command = "exec '" TERN_BUILD_DIR "'/apps/raft_server --wait=block --election_ms=500 " + flags;
       execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
       _exit(1);
     }

@@ -44,10 +44,10 @@ inline std::string attribute(std::string_view line, const std::string& name) {
 
 /// Two passes, as in the window of Wireshark, so that links lead forward, too. `flags` are tshark's.
 inline Dissection dissect(const std::filesystem::path& file, const std::string& flags = "") {
-  const std::string command = "WIRESHARK_CONFIG_DIR=" + file.parent_path().string() +
-                              " tshark -n -2 -X lua_script:" TERN_SOURCE_DIR
-                              "/scripts/wireshark/tern.lua -o udp.try_heuristic_first:TRUE -T pdml -J tern " +
-                              flags + " -r " + file.string() + " 2>&1";
+  const std::string command = "WIRESHARK_CONFIG_DIR='" + file.parent_path().string() +
+                              "' tshark -n -2 -X lua_script:'" TERN_SOURCE_DIR
+                              "'/scripts/wireshark/tern.lua -o udp.try_heuristic_first:TRUE -T pdml -J tern " +
+                              flags + " -r '" + file.string() + "' 2>&1";
   Dissection result;
   FILE* pipe = popen(command.c_str(), "r");
   EXPECT_NE(pipe, nullptr);
