@@ -13,6 +13,7 @@
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"
 #include "huge_pages.h"
+#include "own_loopback.h"
 
 using namespace e2e;
 using tern::Code;
@@ -88,7 +89,7 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
                                       : "--no-huge -m 256 --no-shconf --no-pci --no-telemetry";
     // A starting EAL and other tests may keep an end from the CPU for longer than the 500 ms of other tests.
     return {{"transport", "dpdk"},
-            {"listen", "tern://127.0.0.1:0"},
+            {"listen", "tern://" + tern::test::own_loopback() + ":0"},
             {"liveness_ms", "2000"},
             {"netns", "/proc/" + std::to_string(getpid()) + "/ns/net"},
             {"device", device + socket()},

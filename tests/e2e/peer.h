@@ -26,6 +26,7 @@
 
 #include "e2e/any_rpc.h"
 #include "e2e/killed.h"
+#include "own_loopback.h"
 #include "patience.h"
 
 namespace e2e {
@@ -76,7 +77,7 @@ bool wait_for(F&& is_true) {
 }
 
 /// Settings of a peer, beside those of any_rpc.h:
-///   listen=URI        of its Nexus; default: any port of 127.0.0.1
+///   listen=URI        of its Nexus; default: any port of 127.0.0.1, or over shm and udp of own_loopback()
 ///   liveness_ms=N     of its Nexus
 ///   endpoints=N       1 by default, each with a thread of its own
 ///   backend=URI       where kNested requests go
@@ -96,7 +97,12 @@ class Peer {
     if (board_ == MAP_FAILED) std::abort();
     std::vector<std::string> words = {"/proc/self/exe", "--peer", "board=" + std::to_string(fd),
                                       "parent=" + std::to_string(getpid())};
-    const Settings all = settings.with_defaults_of("TERN_E2E_PEER");
+    Settings all = settings.with_defaults_of("TERN_E2E_PEER");
+    // The software provider of verbs has no devices at other addresses than its own.
+    const std::string transport = all.text("transport");
+    if (!all.has("listen") && (transport == "shm" || transport == "udp")) {
+      all.set("listen", "tern://" + tern::test::own_loopback() + ":0");
+    }
     if (all.text("netns").ends_with('%')) choose_host(settings.text("listen"));
     for (const auto& [key, value] : all.values()) {
       words.push_back(key + "=" + value);

@@ -21,6 +21,7 @@
 #include "e2e/any_rpc.h"
 #include "e2e/killed.h"
 #include "e2e/program.h"
+#include "own_loopback.h"
 
 namespace {
 
@@ -85,12 +86,7 @@ class Servers {
   std::vector<pid_t> pids_;
 };
 
-/// A loopback address that only this test uses.
-std::string address(int replica) {
-  const int run = getpid();
-  return "127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
-         std::to_string(run & 255) + ":" + std::to_string(31949 + replica);
-}
+std::string address(int replica) { return tern::test::own_loopback() + ":" + std::to_string(31949 + replica); }
 std::string members(std::initializer_list<int> replicas) {
   std::string list;
   for (const int replica : replicas) {

@@ -7,6 +7,8 @@
 #include <deque>
 #include <mutex>
 
+#include "own_loopback.h"
+
 #include <tern/compat/erpc/rpc.h>
 #include <tern/compat/erpc/util/numautils.h>
 
@@ -92,9 +94,9 @@ void ask_in_background(erpc::ReqHandle* handle, void* context) {
   c->rpc->enqueue_response(handle, &handle->pre_resp_msgbuf_);
 }
 
-/// A free port of this host for a Nexus. An eRPC program must know its number.
+/// A free port for a Nexus. An eRPC program must know its number.
 std::string free_uri() {
-  auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
+  auto nexus = tern::Nexus::create("tern://" + tern::test::own_loopback() + ":0");
   EXPECT_TRUE(nexus.ok());
   return (*nexus)->uri().substr(std::string_view("tern://").size());
 }

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "own_loopback.h"
 #include "unit/rpc/rpc_world.h"
 
 namespace tern::rpc_test {
@@ -222,7 +223,7 @@ TYPED_TEST(Api, create_session__address_without_a_server_is_unreachable) {
     Code code;
   };
   const std::string free_port = [] {
-    auto nexus = Nexus::create("tern://127.0.0.1:0");
+    auto nexus = Nexus::create("tern://" + test::own_loopback() + ":0");
     return (*nexus)->uri();
   }();
   for (const Case& expected :
