@@ -181,7 +181,9 @@ class Management {
   struct Offer {
     TransportName transport;
     AddressBytes address;
+    uint8_t credit_unit;
   };
+  static constexpr size_t kOffersMax = 4096;  ///< of an endpoint, which mostly has one address
   /// An address of the server that a client connects to, and the reason why it did not answer.
   struct Target {
     AddressText address;
@@ -204,28 +206,31 @@ class Management {
   };
   using Requests = std::map<uint32_t, Request>;
   /// A Nexus may have a million sessions, so an open session takes little memory: `requests_` and `questions_` have
-  /// what only an unfinished step needs. The session's place in the two tables is 4 B each.
+  /// what only an unfinished step needs.
   struct Session {
     uint64_t token = 0;       ///< token of the client's request
     uint32_t generation = 1;  ///< generation of the record, which is a part of its cookie
     uint32_t peer = kNone;
-    uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
-    uint32_t timer_place = kNone;             ///< in timers_; kNone: the timer is not armed
-    uint32_t next_by_key = kNone;             ///< in sessions_by_key_
-    uint32_t next_by_request = kNone;         ///< in sessions_by_request_
+    uint32_t previous = kNone, next = kNone;                ///< in the peer's list; `next` also in the free list
+    uint32_t timer_place = kNone;                           ///< in timers_; kNone: the timer is not armed
+    uint32_t next_by_key = kNone, next_by_request = kNone;  ///< in sessions_by_key_ and sessions_by_request_
     uint32_t local_key = 0, remote_key = 0;
     uint16_t local_endpoint = 0, remote_endpoint = 0;
-    // Server: our terms. They stay, because a late duplicate of the request gets the same answer (clause 7.3.5).
-    uint32_t payload_bytes_max = 0, first_number = 0, path_token = 0;
-    uint8_t window = 0, credits = 0, credit_unit = 0;
+    // Server: our terms. They stay, because a late duplicate of the request gets the same answer (clause 7.3.5). They
+    // have as many bits as wire::is_valid() allows.
+    uint32_t payload_bytes_max : 21 = 0;
+    State state : 3 = State::kFree;
     uint8_t version = 0;
-    uint16_t offer = 0;       ///< server: index in its endpoint's offers, while kUnconfirmed or kOpen
-    uint8_t repetitions = 0;  ///< of the message that waits for an answer
-    State state = State::kFree;
-    bool is_client = false;
-    wire::Refusal refusal = wire::Refusal::kNone;  ///< server: the answer to the request; kNone: accepted
+    uint32_t first_number : 24 = 0, credits : 8 = 0;
+    uint32_t path_token : 31 = 0;
+    bool is_client : 1 = false;
+    uint32_t window : 7 = 0, offer : 12 = 0;  ///< offer: index in the endpoint's offers, while kUnconfirmed or kOpen
+    wire::Refusal refusal : 5 = wire::Refusal::kNone;  ///< server: the answer to the request; kNone: accepted
+    uint8_t repetitions = 0;                           ///< of the message that waits for an answer
   };
-  static_assert(sizeof(Session) <= 72, "a million sessions have records");
+  static_assert(sizeof(Session) == 64, "a million sessions have records");
+  static_assert(wire::kPayloadBytesLimit < 1u << 21 && wire::kSlotsMax < 1u << 7 && wire::kNumberMask < 1u << 24 &&
+                wire::kTokenMask < 1u << 31 && wire::kRefusals <= 1u << 5 && kOffersMax <= 1u << 12);
   struct SessionName {
     uint32_t index, generation;
   };

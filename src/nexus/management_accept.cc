@@ -14,9 +14,6 @@ using wire::ManagementKind;
 using wire::ManagementMessage;
 using wire::Refusal;
 
-/// The most offers of one endpoint, which mostly has one address. Session::offer has 16 bits.
-constexpr size_t kOffersMax = 4096;
-
 /// Makes the reply to a client for which there is no session here.
 ManagementMessage reply_to_request(const ManagementMessage& request, ManagementKind kind) {
   ManagementMessage reply;
@@ -213,7 +210,7 @@ bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint
   if (offer == kNone) return false;
   leave_keys(index);
   set_state(index, State::kUnconfirmed, now);
-  session.offer = static_cast<uint16_t>(offer);
+  session.offer = offer;
   session.local_key = terms.session_key;
   enter_keys(index);
   session.payload_bytes_max = terms.payload_bytes_max;
@@ -221,22 +218,22 @@ bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint
   session.credits = terms.credits;
   session.first_number = terms.first_number;
   session.path_token = terms.path_token;
-  session.credit_unit = terms.credit_unit;
   send_reply(peers_[session.peer].address, index);
   repeat_later(index, kConfirmIntervals, now);
   return true;
 }
 
-/// Returns the index of the endpoint's offer with the transport and address of these terms. kNone: there is no memory.
+/// Returns the index of the endpoint's offer with the transport, address and unit of these terms. kNone: there is no
+/// memory.
 uint32_t Management::offer_of(LocalEndpoint& endpoint, const SessionTerms& terms) {
   std::vector<Offer>& offers = endpoint.offers;
   const auto found = std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) {
     return offer.transport == terms.transport && offer.address.size == terms.address.size &&
-           offer.address.bytes == terms.address.bytes;
+           offer.address.bytes == terms.address.bytes && offer.credit_unit == terms.credit_unit;
   });
   const auto index = static_cast<uint32_t>(found - offers.begin());
   if (found != offers.end()) return index;
-  if (!base::try_grow([&] { offers.push_back({terms.transport, terms.address}); })) return kNone;
+  if (!base::try_grow([&] { offers.push_back({terms.transport, terms.address, terms.credit_unit}); })) return kNone;
   return index;
 }
 
@@ -260,7 +257,7 @@ void Management::send_reply(std::string_view to, uint32_t index) {
     terms.credits = session.credits;
     terms.first_number = session.first_number;
     terms.path_token = session.path_token;
-    terms.credit_unit = session.credit_unit;
+    terms.credit_unit = offer.credit_unit;
     CHECK(to_wire(terms, m.terms));  // answer_connect() has tested them
   }
   send(to, m);

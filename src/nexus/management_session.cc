@@ -63,7 +63,7 @@ uint32_t Management::new_session(uint32_t peer_index, uint16_t local_endpoint, S
   }
   Session& session = sessions_[index];
   const uint32_t generation = session.generation;
-  session = {};
+  session = Session();
   session.generation = generation;
   session.local_endpoint = local_endpoint;
   session.peer = peer_index;
