@@ -209,7 +209,10 @@ void ClientSessions::on_packet(const wire::Header& header, const transport::Payl
       return finish_verdict(client, verdict);
     }
     case wire::Kind::kCr:
-      return finish_verdict(client, session.on_credit_return(header, payload, context_.now_ns));
+      finish_verdict(client, session.on_credit_return(header, payload, context_.now_ns));
+      // It may have acknowledged a report, which thousands of sessions send within the time of a pass over ticking_.
+      if (client->rests_at_once()) rest_at_once(client);
+      return;
     case wire::Kind::kCancelled:
       return finish_verdict(client, session.on_cancelled(header, context_.now_ns));
     default:

@@ -17,13 +17,13 @@ class RestingSessions : public VirtualWorld {
   ~RestingSessions() override { hosts_.clear(); }  // ends calls
 
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(make({})); }
-  void make(const RpcOptions& options) {
+  void make(const RpcOptions& options, size_t sessions = kBusy) {
     turns_a_check_ = 16;
     ASSERT_TRUE(add("10.0.0.1:1")
                     .rpc->on_request(kEcho, [](Request request) { request.respond(request.take_message().value()); })
                     .ok());
     client_ = &add("10.0.0.2:1", options);
-    for (size_t i = 0; i < kBusy; i++) sessions_.push_back(begin_session(*client_));
+    for (size_t i = 0; i < sessions; i++) sessions_.push_back(begin_session(*client_));
     ASSERT_TRUE(run_until([&] {
       return std::all_of(sessions_.begin(), sessions_.end(), [&](Session s) { return client_->rpc->is_open(s); });
     }));
@@ -43,7 +43,7 @@ class RestingSessions : public VirtualWorld {
       ASSERT_TRUE(call.ok()) << call.status().message();
       turn(2);  // so that no queue overflows, and no session rests by a tick before all have a call
     }
-    ASSERT_TRUE(run_until([&] { return answered == kBusy; }, 1'000'000, 10));
+    ASSERT_TRUE(run_until([&] { return answered == sessions_.size(); }, 1'000'000, 10));
   }
   bool is_awake(Session session) const { return client_->core().client_session(session)->is_awake(); }
 
@@ -90,6 +90,26 @@ TEST_F(ManyReports, wait_longer_than_those_of_few_sessions) {
   EXPECT_EQ(packets_sent(), after_calls + kBusy + 1);
   run_for(kDelayNs);
   EXPECT_EQ(packets_sent(), after_calls + kBusy + 2);
+}
+
+class ReportsOfThousands : public ManyReports {
+ protected:
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(make({}, 4 * kTicking)); }
+};
+
+/// Those that report next use that memory.
+TEST_F(ReportsOfThousands, give_back_the_memory_for_calls_when_they_are_acknowledged) {
+  constexpr size_t kReportsAtOnce = 256;
+  size_t resting = 0;
+  ASSERT_NO_FATAL_FAILURE(call_all(resting));
+  const uint64_t after_calls = packets_sent();
+  size_t most_awake = 0;
+  ASSERT_TRUE(run_until([&] {
+    const auto awake = std::count_if(sessions_.begin(), sessions_.end(), [this](Session s) { return is_awake(s); });
+    most_awake = std::max(most_awake, static_cast<size_t>(awake));
+    return packets_sent() == after_calls + sessions_.size();
+  }));
+  EXPECT_LE(most_awake, kTicking + kReportsAtOnce);
 }
 
 }  // namespace
