@@ -16,7 +16,8 @@ namespace tern::base {
 /// take() constructs an object, and returns null if there is no memory. give() destroys an object. The first slab has
 /// kFirstSlab objects. Each later slab has as many objects as all slabs before it together, but is at most one huge
 /// page. Therefore at most half of a pool's memory has never been used, and the memory of large pools is almost all in
-/// huge pages.
+/// huge pages: a slab of that size becomes one when it is full, because the newest one of 20 000 sessions would
+/// otherwise be a tenth of their memory without any session in it.
 template <class T, size_t kFirstSlab = 64>
 class Pool {
  public:
@@ -65,8 +66,9 @@ class Pool {
     const size_t count = std::min(std::max(kFirstSlab, capacity_), kHugeCount);
     const size_t bytes = count == kHugeCount ? kHugeSlabBytes : count * sizeof(Cell);
     if (!try_reserve(slabs_, slabs_.size() + 1)) return false;
-    auto* cells = static_cast<Cell*>(map_slab(bytes));
+    auto* cells = static_cast<Cell*>(count == kHugeCount ? map_slab_in_small_pages() : map_slab(bytes));
     if (cells == nullptr) return false;
+    if (!slabs_.empty() && slabs_.back().bytes == kHugeSlabBytes) make_huge(slabs_.back().cells);
     slabs_.push_back({cells, bytes});
     fresh_ = cells;
     fresh_end_ = cells + count;

@@ -2,8 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <new>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1
+#endif
 
 namespace tern::base {
 
@@ -11,11 +17,12 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 
 size_t in_huge_pages(size_t bytes) { return (bytes + kHugeSlabBytes - 1) & ~(kHugeSlabBytes - 1); }
-}  // namespace
 
-void* map_slab(size_t bytes) {
-  if (bytes < kHugeSlabBytes) return ::operator new(bytes, kAlignment, std::nothrow);
-  bytes = in_huge_pages(bytes);
+/// Linux before 6.1 has no MADV_COLLAPSE, and would make a slab huge only after a while.
+std::atomic<bool> can_collapse{true};
+
+/// Returns whole huge pages of address space, aligned to one. Null: there is no memory.
+void* map_aligned(size_t bytes) {
   // The system aligns to small pages only. Therefore map one more huge page, and unmap the memory outside of the
   // aligned range.
   void* const taken =
@@ -25,8 +32,28 @@ void* map_slab(size_t bytes) {
   const size_t before = -reinterpret_cast<uintptr_t>(begin) & (kHugeSlabBytes - 1);
   if (before != 0) munmap(begin, before);
   munmap(begin + before + bytes, kHugeSlabBytes - before);
-  (void)madvise(begin + before, bytes, MADV_HUGEPAGE);  // without huge pages, small pages serve
   return begin + before;
+}
+}  // namespace
+
+void* map_slab(size_t bytes) {
+  if (bytes < kHugeSlabBytes) return ::operator new(bytes, kAlignment, std::nothrow);
+  bytes = in_huge_pages(bytes);
+  void* const slab = map_aligned(bytes);
+  if (slab != nullptr) (void)madvise(slab, bytes, MADV_HUGEPAGE);  // without huge pages, small pages serve
+  return slab;
+}
+
+void* map_slab_in_small_pages() {
+  if (!can_collapse.load(std::memory_order_relaxed)) return map_slab(kHugeSlabBytes);
+  return map_aligned(kHugeSlabBytes);
+}
+
+void make_huge(void* slab) {
+  if (madvise(slab, kHugeSlabBytes, MADV_HUGEPAGE) != 0) return;
+  if (madvise(slab, kHugeSlabBytes, MADV_COLLAPSE) != 0 && errno == EINVAL) {
+    can_collapse.store(false, std::memory_order_relaxed);
+  }
 }
 
 void unmap_slab(void* slab, size_t bytes) {

@@ -13,6 +13,11 @@ inline constexpr size_t kHugeSlabBytes = 2u << 20;
 /// Returns at least `bytes` of memory, aligned to 64 bytes. A slab of kHugeSlabBytes or more is a whole number of huge
 /// pages, and is aligned to one. Pages that are not touched take no memory. Null: there is no memory.
 TERN_API void* map_slab(size_t bytes);
+/// As map_slab(kHugeSlabBytes), for a slab that fills slowly: until make_huge() its memory is small pages, so that the
+/// part without objects takes none.
+TERN_API void* map_slab_in_small_pages();
+/// Makes the slab a huge page, because it is full. Without effect if the system has none.
+TERN_API void make_huge(void* slab);
 /// `bytes` must be the value that was passed to map_slab().
 TERN_API void unmap_slab(void* slab, size_t bytes);
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <set>
 #include <vector>
+
+#include "unit/base/resident_bytes.h"
 
 namespace tern::base {
 namespace {
@@ -46,6 +49,24 @@ TEST(PoolTest, give__makes_room_for_the_next) {
     items.clear();
   }
 }
+
+#ifndef TERN_IS_SANITIZED  // a sanitizer's allocator keeps notes of these pages
+TEST(PoolTest, take__touches_no_huge_page_for_one_object) {
+  constexpr size_t kPools = 16, kObjects = 4097;  // the last object is in a slab of one huge page
+  const size_t before = resident_bytes();
+  if (before == 0) GTEST_SKIP() << "no /proc/self/statm here";
+  std::array<Pool<Item>, kPools> pools;
+  std::array<std::vector<Item*>, kPools> items;
+  for (size_t i = 0; i < kPools; i++) {
+    for (uint64_t n = 0; n < kObjects; n++) items[i].push_back(pools[i].take(n));
+    ASSERT_GE(pools[i].bytes(), kObjects * sizeof(Item) + kHugeSlabBytes / 2);
+  }
+  EXPECT_LT(resident_bytes(), before + kPools * (kObjects * sizeof(Item) + kHugeSlabBytes / 2));
+  for (size_t i = 0; i < kPools; i++) {
+    for (Item* item : items[i]) pools[i].give(item);
+  }
+}
+#endif
 
 TEST(PoolTest, bytes__are_at_most_twice_those_taken_and_a_huge_page) {
   Pool<Item> pool;

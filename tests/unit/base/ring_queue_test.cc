@@ -4,10 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <memory>
 
-#include <unistd.h>
+#include "unit/base/resident_bytes.h"
 
 namespace tern::base {
 namespace {
@@ -41,13 +40,6 @@ TEST(RingQueueTest, destructor__destroys_the_elements_that_are_left) {
 }
 
 #ifndef TERN_IS_SANITIZED  // sanitizers note for each allocation which of its bytes are valid
-/// Returns the resident memory of the process, or 0 if it is unknown.
-size_t resident_bytes() {
-  size_t size = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> size >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
-
 TEST(RingQueueTest, try_reserve__takes_no_pages_and_a_short_queue_few) {
   constexpr size_t kBytes = 64u << 20;
   const size_t before = resident_bytes();
