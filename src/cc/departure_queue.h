@@ -32,9 +32,14 @@ class DepartureQueue {
       heap_.pop_back();
       depart(name);
     }
+    if (heap_.empty() && heap_.capacity() > kKept) std::vector<Entry>().swap(heap_);
   }
+  size_t capacity() const { return heap_.capacity(); }  ///< for tests
 
  private:
+  /// An empty queue gives back more memory than for this many names, because many sessions may have been in it at once.
+  static constexpr size_t kKept = 4096;
+
   struct Entry {
     uint64_t at_ns;
     uint32_t name;
