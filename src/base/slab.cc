@@ -61,4 +61,11 @@ void unmap_slab(void* slab, size_t bytes) {
   munmap(slab, in_huge_pages(bytes));
 }
 
+void forget_pages(void* begin, size_t bytes) {
+  constexpr uintptr_t kPageMask = 4095;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kPageMask) & ~kPageMask;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + bytes) & ~kPageMask;
+  if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
+
 }  // namespace tern::base

@@ -6,6 +6,8 @@
 
 #include <tern/detail/export.h>
 
+#include "base/try.h"
+
 namespace tern::base {
 
 inline constexpr size_t kHugeSlabBytes = 2u << 20;
@@ -20,5 +22,20 @@ TERN_API void* map_slab_in_small_pages();
 TERN_API void make_huge(void* slab);
 /// `bytes` must be the value that was passed to map_slab().
 TERN_API void unmap_slab(void* slab, size_t bytes);
+
+/// Gives the pages that lie wholly within these bytes back to the system. Private memory only, whose content the caller
+/// has no use for. Its next use takes zeroed pages.
+TERN_API void forget_pages(void* begin, size_t bytes);
+
+/// try_reserve() of a vector that is mostly short. malloc may return memory that others have used before, which would
+/// take pages although the vector has not been long.
+template <class Vector>
+[[nodiscard]] bool try_reserve_untouched(Vector& vector, size_t count) {
+  const size_t before = vector.capacity();
+  if (!try_reserve(vector, count)) return false;
+  if (vector.capacity() == before) return true;
+  forget_pages(vector.data() + vector.size(), (vector.capacity() - vector.size()) * sizeof(vector[0]));
+  return true;
+}
 
 }  // namespace tern::base

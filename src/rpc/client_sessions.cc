@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/slab.h"
 #include "base/try.h"
 #include "rpc/handshake.h"
 #include "rpc/names.h"
@@ -184,7 +185,7 @@ bool ClientSessions::reserve_lists(Client* client) {
   const size_t sessions = pool_.taken();
   const size_t slots = client->session.window();
   for (auto* list : {&ticking_, &opening_, &ending_, &backing_off_, &path_probes_, &dead_}) {
-    if (!base::try_reserve(*list, sessions)) return false;
+    if (!base::try_reserve_untouched(*list, sessions)) return false;
   }
   if (!to_send_.reserve(sessions) || !completions_.add_slots(slots)) return false;
   client->slots = static_cast<uint8_t>(slots);

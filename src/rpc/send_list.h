@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/slab.h"
 #include "base/try.h"
 
 namespace tern::rpc {
@@ -54,6 +55,8 @@ class SendList {
       if (turn == SendTurn::kRefused && ++refused == kRefusedMax) break;
     }
     if (empty()) [[likely]] {
+      if (tail_ > kKept) [[unlikely]]
+        base::forget_pages(items_.get(), capacity_ * sizeof(T*));
       clear();  // the next sessions use the same cells, which are in the cache
     } else {
       refused_in_a_row_ = refused == head_ - begin ? refused_in_a_row_ + refused : 0;
@@ -63,10 +66,14 @@ class SendList {
 
  private:
   static constexpr size_t kRefusedMax = 64;
+  /// A list that has used more cells than this since it was last empty gives back their pages: a list that is not empty
+  /// for long goes through all of its cells. The pages that it takes again cost a nanosecond for each of these cells.
+  static constexpr size_t kKept = 8192;
 
   void put(T* item) { items_[tail_++ & mask_] = item; }
   void grow(size_t size) {
     auto items = std::make_unique_for_overwrite<T*[]>(size);
+    base::forget_pages(items.get(), size * sizeof(T*));  // others may have used them before
     for (size_t i = 0; i < this->size(); i++) items[i] = (*this)[i];
     tail_ = this->size();
     head_ = 0;

@@ -4,6 +4,7 @@
 
 #include "base/address.h"
 #include "base/check.h"
+#include "base/slab.h"
 #include "base/try.h"
 #include "rpc/count_drop.h"
 #include "rpc/handshake.h"
@@ -104,7 +105,7 @@ Server* ServerSessions::make(const session::ServerTerms& terms) {
   Server* server = pool_.take(terms, pools_);
   if (server == nullptr) return nullptr;
   const size_t servers = pool_.taken();
-  if (!to_send_.reserve(servers) || !base::try_reserve(dead_, servers)) {
+  if (!to_send_.reserve(servers) || !base::try_reserve_untouched(dead_, servers)) {
     pool_.give(server);
     return nullptr;
   }

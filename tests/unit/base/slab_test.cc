@@ -4,9 +4,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace tern::base {
 namespace {
+
+TEST(SlabTest, forget_pages__clears_whole_pages_and_keeps_the_bytes_around_them) {
+  constexpr size_t kPage = 4096;
+  constexpr size_t kBytes = kHugeSlabBytes;
+  auto* const slab = static_cast<char*>(map_slab(kBytes));
+  ASSERT_NE(slab, nullptr);
+  std::memset(slab, 1, kBytes);
+  forget_pages(slab + 1, 4 * kPage);  // three whole pages
+  for (size_t i = 0; i < 6 * kPage; i++) {
+    ASSERT_EQ(slab[i], i >= kPage && i < 4 * kPage ? 0 : 1) << "at " << i;
+  }
+  forget_pages(slab + 4 * kPage, kPage - 1);  // none
+  EXPECT_EQ(slab[4 * kPage], 1);
+  unmap_slab(slab, kBytes);
+}
 
 TEST(SlabTest, make_huge__keeps_the_content) {
   auto* const slab = static_cast<char*>(map_slab_in_small_pages());

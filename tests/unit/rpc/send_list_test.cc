@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "rpc/send_list.h"
+#include "unit/base/resident_bytes.h"
 
 namespace tern::rpc {
 namespace {
@@ -95,6 +96,22 @@ TEST_F(SendListTest, room_for_one_makes_all_try_again) {
   take_turns([&](int) { return std::exchange(is_first, false) ? SendTurn::kDone : SendTurn::kRefused; });
   EXPECT_FALSE(list_.are_all_refused());
 }
+
+#ifndef TERN_IS_SANITIZED  // a sanitizer's allocator keeps notes of these pages
+TEST(LongSendListTest, gives_back_its_pages_when_it_is_empty) {
+  constexpr size_t kMany = size_t{4} << 20;
+  SendList<int> list;
+  ASSERT_TRUE(list.reserve(kMany));
+  int item = 0;
+  for (size_t i = 0; i < kMany; i++) list.add(&item);
+  const size_t before = base::resident_bytes();
+  if (before == 0) GTEST_SKIP() << "no /proc/self/statm here";
+  list.take_turns([](const int*) { return SendTurn::kDone; });
+  EXPECT_LT(base::resident_bytes() + kMany * sizeof(int*) / 2, before);
+  list.add(&item);
+  EXPECT_EQ(list[0], &item);
+}
+#endif
 
 }  // namespace
 }  // namespace tern::rpc
