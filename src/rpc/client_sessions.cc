@@ -183,13 +183,11 @@ Client* ClientSessions::make(const session::ClientTerms& terms) {
 
 bool ClientSessions::reserve_lists(Client* client) {
   const size_t sessions = pool_.taken();
-  const size_t slots = client->session.window();
   for (auto* list : {&ticking_, &opening_, &ending_, &backing_off_, &path_probes_, &dead_}) {
     if (!base::try_reserve_untouched(*list, sessions)) return false;
   }
-  if (!to_send_.reserve(sessions) || !completions_.add_slots(slots)) return false;
-  client->slots = static_cast<uint8_t>(slots);
-  return true;
+  client->slots = static_cast<uint8_t>(client->session.window());
+  return to_send_.reserve(sessions) && completions_.add_slots(client->slots);
 }
 
 void ClientSessions::free(Client* client) {
