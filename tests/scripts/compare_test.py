@@ -117,6 +117,10 @@ class OthersShare(unittest.TestCase):
         self.assertGreater(compare.own_seconds([]) - own, 0.4)  # and is still counted when it has ended
         self.assertIsNotNone(busy[0].returncode)
 
+    def test_busy_process_whose_parent_ended_before_it_began_ends(self):
+        cpu = min(os.sched_getaffinity(0))
+        subprocess.run([sys.executable, '-c', compare.BUSY, str(cpu), '0'], timeout=60, check=True)
+
 
 class Runs(unittest.TestCase):
     """Over fakes that print prepared figures, one a run, again and again."""
