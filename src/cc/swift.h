@@ -18,10 +18,10 @@ class Swift {
 
   void on_rtt(const Sample& sample) {
     note(sample);
-    peak_ns_ -= (peak_ns_ - rtt_ns_) / kPeakParts;
-    if (depth_ns_ != 0 && sample.now_ns - depth_since_ns_ >= kDepthLastsNs) {
-      depth_since_ns_ = sample.now_ns;
-      depth_ns_ += depth_ns_ / 4;
+    if (depth_ns_ != 0) {
+      const uint64_t step = (sample.now_ns - raised_ns_) / kDepthAge;
+      raised_ns_ += step * kDepthAge;
+      depth_ns_ += step;
       if (depth_ns_ > uint64_t{path_.target_ns} * kForgottenTargets) depth_ns_ = 0;
     }
     const uint64_t target_ns = this->target_ns();
@@ -53,7 +53,7 @@ class Swift {
   void on_rest() {
     window_ = kFull;
     rtt_ns_ = 0;
-    peak_ns_ = 0;
+    peak_ns_ = peak_before_ns_ = 0;
     late_since_ns_ = 0;
     easy_samples_ = 0;
   }
@@ -83,21 +83,28 @@ class Swift {
   /// once a moment.
   static constexpr uint32_t kEagerSamples = 5;
   static constexpr uint64_t kEagerMoments = 6;
-  /// The remembered peak falls by a 32nd of its distance from each sample. It must outlast some round trips, because a
-  /// loss is noticed that long after its packet met the full queue.
-  static constexpr uint32_t kPeakParts = 32;
+  /// Peaks of this many targets, and of as many before, are remembered, because a loss is noticed some round trips
+  /// after its packet met the full queue.
+  static constexpr uint64_t kPeakTargets = 8;
   /// A loss with less queueing delay than an eighth of the target is taken for a random loss.
   static constexpr uint32_t kQueueParts = 8;
+  /// A longer queue than this many targets is not measured, because the target keeps queues far below it.
+  static constexpr uint64_t kDeepTargets = 2;
+  /// The first measurement is averaged with this many targets. Losses of a first burst, which show little, then leave
+  /// flows with similar depths.
+  static constexpr uint64_t kFirstTargets = 4;
   /// A window of two and a half packets may fill a buffer of known depth. Larger windows may fill a part of it in
-  /// inverse proportion, so that flows that have measured other depths have similar windows. Some of the buffer stays
-  /// free, because a flow that begins at a full buffer would lose one probe after the other.
+  /// inverse proportion to their square, so that flows that have measured other depths have similar windows. Some of
+  /// the buffer stays free, because a flow that begins at a full buffer would lose one probe after the other.
   static constexpr uint64_t kDepthWindow = 5 * kOne / 2;
   static constexpr uint32_t kDepthPacketsMin = 2;
-  static constexpr uint32_t kDepthPacketsMax = 16;
-  /// After this time without a new measurement the depth is raised by a quarter. Above this many targets it is
-  /// forgotten.
-  static constexpr uint64_t kDepthLastsNs = 20'000'000;
-  static constexpr uint64_t kForgottenTargets = 32;
+  /// Any window may have a queue of a 16th of the target. With less, random losses, which say nothing of a buffer,
+  /// would cost a lone flow some of its rate.
+  static constexpr uint64_t kLeastQueueParts = 16;
+  /// In this many ns the depth is raised by 1 ns. All flows have the same steps, which make their depths more equal.
+  /// Above this many targets the depth is forgotten.
+  static constexpr uint64_t kDepthAge = 1500;
+  static constexpr uint64_t kForgottenTargets = 16;
 
   /// The target without flow scaling. A long path has its own target. All short paths have the same target, because a
   /// flow that begins late takes a queue for a part of its path, and would otherwise get more than the others.
@@ -117,8 +124,9 @@ class Swift {
   /// The target that the measured depth of the buffer allows.
   uint64_t depth_target_ns() const {
     if (depth_ns_ == 0) return UINT64_MAX;
-    return min_rtt_ns_ +
-           depth_ns_ * kDepthWindow / std::clamp(window_, kDepthPacketsMin * kOne, kDepthPacketsMax * kOne);
+    const uint64_t window = std::max(window_, kDepthPacketsMin * kOne);
+    const uint64_t queue_ns = depth_ns_ * kDepthWindow / window * kDepthWindow / window;
+    return min_rtt_ns_ + std::max<uint64_t>(queue_ns, path_.target_ns / kLeastQueueParts);
   }
   uint64_t target_ns() const { return std::min(scaled_target_ns(), depth_target_ns()); }
   /// The time over which a window's packets are spread, between the target (a window near 0) and the last round trip
@@ -136,19 +144,24 @@ class Swift {
     window_ = std::min(window_, sample.window_max() * kOne);
     rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
     min_rtt_ns_ = static_cast<uint32_t>(std::min<uint64_t>(sample.min_rtt_ns, kRttNsMax));
-    // Round trips that were left out since the last sample (calm_below_ns()) were low.
-    if (sample.now_ns - updated_ns_ > 4 * uint64_t{rtt_ns_}) peak_ns_ = 0;
+    const uint64_t peak_lasts_ns = kPeakTargets * path_.target_ns;
+    if (sample.now_ns - peak_since_ns_ >= peak_lasts_ns) {
+      peak_before_ns_ = sample.now_ns - peak_since_ns_ < 2 * peak_lasts_ns ? peak_ns_ : 0;
+      peak_ns_ = 0;
+      peak_since_ns_ = sample.now_ns;
+    }
     peak_ns_ = std::max(peak_ns_, rtt_ns_);
   }
 
   /// Measures the depth at most once a round trip, from the samples shortly before the loss.
   void learn_depth(uint64_t now_ns) {
-    const uint64_t queue_ns = peak_ns_ - std::min(peak_ns_, min_rtt_ns_);
-    const bool is_deep = peak_ns_ >= std::max(scaled_target_ns(), path_target_ns() + path_.target_ns / 2);
+    const uint32_t peak_ns = std::max(peak_ns_, peak_before_ns_);
+    const uint64_t queue_ns = peak_ns - std::min(peak_ns, min_rtt_ns_);
+    const bool is_deep = queue_ns >= kDeepTargets * path_.target_ns;
     if (!path_.may_limit_target || is_deep || queue_ns < path_.target_ns / kQueueParts) return;
-    if (depth_ns_ != 0 && now_ns - depth_since_ns_ < rtt_ns_) return;
-    depth_ns_ = depth_ns_ == 0 ? queue_ns : (depth_ns_ + queue_ns) / 2;
-    depth_since_ns_ = now_ns;
+    if (depth_ns_ != 0 && now_ns - learnt_ns_ < rtt_ns_) return;
+    depth_ns_ = ((depth_ns_ == 0 ? kFirstTargets * path_.target_ns : depth_ns_) + queue_ns) / 2;
+    learnt_ns_ = raised_ns_ = now_ns;
   }
 
   void increase(uint64_t now_ns, uint64_t target_ns, uint32_t window_max) {
@@ -197,12 +210,15 @@ class Swift {
   uint32_t window_ = kFull;
   uint32_t rtt_ns_ = 0;  ///< the last sample; 0: none yet
   uint32_t min_rtt_ns_ = 0;
-  uint32_t peak_ns_ = 0;         ///< the longest recent round trip
-  uint64_t depth_ns_ = 0;        ///< queueing delay at which packets are lost, as measured; 0: not known
-  uint64_t depth_since_ns_ = 0;  ///< time at which the depth was measured or raised
-  uint32_t easy_samples_ = 0;    ///< consecutive samples with hardly a queue, at most kEagerSamples
-  uint64_t easy_since_ns_ = 0;   ///< time of the first of these samples
-  uint64_t late_since_ns_ = 0;   ///< time of the first late sample with an open window; 0: not late
+  uint32_t peak_ns_ = 0;         ///< the longest round trip since peak_since_ns_
+  uint32_t peak_before_ns_ = 0;  ///< the longest one before that
+  uint64_t peak_since_ns_ = 0;
+  uint64_t depth_ns_ = 0;       ///< queueing delay at which packets are lost, as measured; 0: not known
+  uint64_t learnt_ns_ = 0;      ///< time at which the depth was measured
+  uint64_t raised_ns_ = 0;      ///< time up to which it was raised
+  uint32_t easy_samples_ = 0;   ///< consecutive samples with hardly a queue, at most kEagerSamples
+  uint64_t easy_since_ns_ = 0;  ///< time of the first of these samples
+  uint64_t late_since_ns_ = 0;  ///< time of the first late sample with an open window; 0: not late
   uint64_t updated_ns_ = 0;
   uint64_t cut_ns_ = 0;
 };

@@ -309,6 +309,19 @@ TEST(Swift, losses_behind_a_queue_below_the_target_shrink_the_window) {
   EXPECT_EQ(controller.calm_below_ns(), 0u);  // every sample counts
 }
 
+/// The flows share one queue, but have met losses behind queues of 7 and 19 us.
+TEST(Swift, flows_that_measured_other_depths_have_similar_windows) {
+  uint32_t windows[2];
+  for (const bool is_deep : {false, true}) {
+    Swift controller(Bottleneck().path());
+    uint64_t now_ns = kMs;
+    lose_behind_queue(controller, now_ns, is_deep ? 24 * kUs : 12 * kUs);
+    for (int i = 0; i < 400; i++) tell(controller, {now_ns += 12 * kUs, 12 * kUs, 5 * kUs, false, 32});
+    windows[is_deep] = controller.allowance().window_packets;
+  }
+  EXPECT_LT(windows[1], 2 * windows[0]);
+}
+
 TEST(Swift, losses_without_a_queue_change_nothing) {
   Swift controller(Bottleneck().path());
   uint64_t now_ns = kMs;
