@@ -16,8 +16,8 @@ namespace tern::base {
 /// take() constructs an object, and returns null if there is no memory. give() destroys an object. The first slab has
 /// kFirstSlab objects. Each later slab has as many objects as all slabs before it together, but is at most one huge
 /// page. Therefore at most half of a pool's memory has never been used, and the memory of large pools is almost all in
-/// huge pages: a slab of that size becomes one when it is full, because the newest one of 20 000 sessions would
-/// otherwise be a tenth of their memory without any session in it.
+/// huge pages. A slab of that size becomes a huge page only when it is full: with 20 000 sessions, the unused part of
+/// the newest slabs was a tenth of the sessions' memory.
 template <class T, size_t kFirstSlab = 64>
 class Pool {
  public:

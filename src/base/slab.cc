@@ -46,7 +46,9 @@ void* map_slab(size_t bytes) {
 
 void* map_slab_in_small_pages() {
   if (!can_collapse.load(std::memory_order_relaxed)) return map_slab(kHugeSlabBytes);
-  return map_aligned(kHugeSlabBytes);
+  void* const slab = map_aligned(kHugeSlabBytes);
+  if (slab != nullptr) (void)madvise(slab, kHugeSlabBytes, MADV_NOHUGEPAGE);  // where all memory gets huge pages
+  return slab;
 }
 
 void make_huge(void* slab) {
