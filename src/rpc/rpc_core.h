@@ -315,11 +315,13 @@ template <class Impl>
     if constexpr (kTraits.can_fail) note_failure();
   }
   if (context().mailbox->has_mail()) [[unlikely]] {
+    transport_->before_pause();
     core_.handlers().flush_work();
     freshen_clock();
     core_.read_mail();
   }
   if (core_.has_due()) [[unlikely]] {
+    transport_->before_pause();
     freshen_clock();
     core_.run_due(packets == 0);
     if (core_.handlers().has_waiting()) [[unlikely]]

@@ -138,6 +138,7 @@ Status RpcCore<Impl>::close(Duration drain) {
 template <class Impl>
 void RpcCore<Impl>::shut_down() {
   if (is_closed()) return;
+  transport_->before_pause();
   core_.close_all();
   transport_.reset();
   core_.finish_all();

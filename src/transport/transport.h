@@ -346,8 +346,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   /// packets were sent, and at the end of every iteration while released() is behind the last ticket.
   {t.flush()};
   /// Wakes sleeping peers for certain, where flush() may leave one that is just falling asleep to the next few calls of
-  /// receive(). Called after flush() when these calls may be late: before the loop returns, gives up its CPU, or runs a
-  /// handler that takes long. prepare_wait() does the same.
+  /// receive(). Called after flush() when these calls may be late: before the loop returns, gives up its CPU, or runs
+  /// timers, posted functions or a handler that takes long. prepare_wait() does the same.
   {t.before_pause()};
 
   // ---- Receiving: common path

@@ -257,8 +257,8 @@ void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
   for (; at < end; at += kCellBytes) __builtin_prefetch(at);
 }
 
-/// Tells the peer that its ring has been read up to `position`. It may sleep because it found the ring full. Called
-/// once an eighth of the ring.
+/// Tells the peer that its ring has been read up to `position`. The peer may sleep because it found the ring full.
+/// Called once an eighth of the ring.
 void ShmImpl::publish(Peer& peer, uint64_t position) {
   peer.in.publish(position);
   touch(peer);

@@ -16,8 +16,8 @@
 //
 // Sleeping: a sender writes its record and looks at the peer's doorbell; a sleeper writes its doorbell and looks at its
 // rings. A full fence between each one's write and look makes sure that one of them sees the other. The sender's fence
-// waits for all of its stores, so a busy sender has one for several bursts (settle()). Without it, flush() sees only a
-// peer that has slept for a while.
+// waits for all of its stores, so a busy sender has one for several bursts (wake_touched()). flush() has no fence, and
+// may miss a peer that is just falling asleep.
 #pragma once
 
 #include <algorithm>
@@ -93,10 +93,11 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint64_t ticket() const { return 0; }
   uint64_t released() const { return UINT64_MAX; }
   void flush() {
+    if (touched_count_ > kPeersPerFence) return wake_touched();
     for (uint32_t i = 0; i < touched_count_; i++) wake_if_asleep(*touched_[i]);
   }
   void before_pause() {
-    if (touched_count_ != 0) settle();
+    if (touched_count_ != 0) wake_touched();
   }
 
   template <class Visit>
@@ -115,7 +116,7 @@ class TERN_API ShmImpl : public DefaultMembers {
         break;
       }
     }
-    if (touched_count_ != 0 && (packets == 0 || ++unsettled_calls_ == kCallsPerFence)) settle();
+    if (touched_count_ != 0 && (packets == 0 || ++calls_since_fence_ == kCallsPerFence)) wake_touched();
     return packets;
   }
 
@@ -135,9 +136,11 @@ class TERN_API ShmImpl : public DefaultMembers {
   /// The beginning of the next packet's payload by reference that comes into the cache while a packet is visited.
   static constexpr uint32_t kPrefetchedBytes = 1024;
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
-  /// A peer that falls asleep while it is sent to is woken after this many calls of receive() at the latest. A call
-  /// without a packet has time for the fence.
-  static constexpr uint32_t kCallsPerFence = 8;
+  /// A peer that falls asleep while it is sent to is woken after this many calls of receive() at the latest, and after
+  /// one that has received nothing.
+  static constexpr uint32_t kCallsPerFence = 4;
+  /// With more peers to look at, one fence and one look cost less than several looks.
+  static constexpr uint32_t kPeersPerFence = 16;
   static constexpr uint32_t kCallsPerRetry = 64;   ///< calls until housekeeping while a message waits for a peer
   static constexpr uint32_t kActivePeersMax = 64;  ///< most peers that every call polls
   static constexpr uint32_t kOthersPerCall = 4;    ///< other peers that a call polls
@@ -244,14 +247,15 @@ class TERN_API ShmImpl : public DefaultMembers {
 
   ShmImpl(const Options& options, memory::Arena& arena) : options_(options), arena_(arena) {}
 
+  /// Finds every sleeper only after a full fence behind the writes that the peer must see.
   void wake_if_asleep(Peer& peer) {
     const uint32_t sleep = peer.doorbell->load(std::memory_order_relaxed);
     if ((sleep & 1) != 0) [[unlikely]]
       wake_peer(peer, sleep);
   }
-  /// Wakes all peers that have not seen what was written for them. Only if there are touched ones.
-  void settle() {
-    unsettled_calls_ = 0;
+  /// Wakes all touched peers that sleep. Only if there are touched ones.
+  void wake_touched() {
+    calls_since_fence_ = 0;
     std::atomic_thread_fence(std::memory_order_seq_cst);
     do {
       Peer& peer = *touched_[--touched_count_];
@@ -434,10 +438,10 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint32_t active_count_ = 0;
   uint32_t others_count_ = 0;
   uint32_t touched_count_ = 0;
-  uint32_t unsettled_calls_ = 0;              ///< of receive(), since the last settle(), with touched peers
+  uint32_t calls_since_fence_ = 0;            ///< of receive(), while there are touched peers
   std::vector<std::unique_ptr<Peer>> peers_;  ///< by PeerId; objects are reused, never freed
-  std::vector<Peer*> touched_;                ///< peers written to since the last settle(); as many elements as peers_
-  std::vector<Peer*> others_;                 ///< peers that are not active; others_count_ elements
+  std::vector<Peer*> touched_;  ///< peers written to since the last wake_touched(); as many elements as peers_
+  std::vector<Peer*> others_;   ///< peers that are not active; others_count_ elements
   uint32_t others_cursor_ = 0;
   uint32_t clock_hand_ = 0;
   base::TickClock<> clock_;
