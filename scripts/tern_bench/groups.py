@@ -30,7 +30,8 @@ def signals_held():
     """Signals of exit_on_signals() that arrive meanwhile raise at the end. Otherwise one that arrives while a process
     starts would leave it behind, because nothing knows it yet."""
     global _held
-    if threading.current_thread() is not threading.main_thread():  # only that one is interrupted
+    # Only the main thread is interrupted, and only the outermost of nested calls raises.
+    if threading.current_thread() is not threading.main_thread() or _held is not None:
         yield
         return
     _held = []

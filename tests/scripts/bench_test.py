@@ -382,12 +382,15 @@ time.sleep(60)
         build, popen, last = os.path.join(self.directory, 'build'), subprocess.Popen, []
         point = next(point for point in bench.scale.points() if point.command.startswith('latency'))
         runner = bench.Runner(1, '0,1')
-        for run in (lambda: runner.run(build, 'latency'), lambda: runner.run(build, 'fresh_client shm'),
-                    lambda: bench.scale.run(build, point, 1, '0,1')):
+        runs = {'latency': (lambda: runner.run(build, 'latency'), lambda: bench.scale.run(build, point, 1, '0,1')),
+                'hello': (lambda: runner.run(build, 'fresh_client shm'),),
+                'fresh_client': (lambda: runner.run(build, 'fresh_client shm'),)}
+        for program, run in ((program, run) for program, its in runs.items() for run in its):
             for number in numbers:
-                def start(*words, number=number, **options):
-                    last[:] = [popen(*words, **options)]
-                    os.kill(os.getpid(), number)
+                def start(words, number=number, program=program, **options):
+                    last[:] = [popen(words, **options)]
+                    if any(word.endswith('/' + program) for word in words):
+                        os.kill(os.getpid(), number)
                     return last[0]
                 with unittest.mock.patch.object(subprocess, 'Popen', start), \
                      self.assertRaises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
