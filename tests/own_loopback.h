@@ -7,11 +7,11 @@
 
 namespace tern::test {
 
-/// An IPv4 address of loopback that no other test uses: no other process gets a port there between the end of a server
-/// and the start of its successor.
+/// An IPv4 address of loopback that no other test uses, so that no other process takes a server's port before its
+/// successor starts.
 inline std::string own_loopback() {
   const int run = getpid();
-  return "127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
+  return "127." + std::to_string(64 + (run >> 16 & 63)) + "." + std::to_string(run >> 8 & 255) + "." +
          std::to_string(run & 255);
 }
 

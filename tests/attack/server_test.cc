@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "attack/honest.h"
+#include "patience.h"
 #include "rpc/rpc_core.h"
 
 namespace attack {
@@ -238,7 +239,8 @@ TEST(HostileServer, a_client_that_reconnects_gets_an_end_for_each_call) {
   constexpr uint64_t kCalls = 5000;
   HostileServer server;
   Victim victim(server.uri());
-  for (const auto until = Clock::now() + kPatience; victim.ended() < kCalls && Clock::now() < until;) server.turn();
+  for (const auto until = Clock::now() + kPatience * tern::patience(); victim.ended() < kCalls && Clock::now() < until;)
+    server.turn();
   EXPECT_GE(victim.ended(), kCalls);
   EXPECT_GT(victim.ok(), 0u);
   victim.check_end();

@@ -12,7 +12,7 @@ using tern::Code;
 
 namespace {
 
-/// Of tests that fail if a live process pauses for as long: a busy machine may pause one for 200 ms.
+/// The liveness timeout where a live process must not count as dead: a busy machine may pause one for 200 ms.
 const unsigned kLivenessMs = 500 * tern::patience();
 
 /// The status of every call to a dead peer that had not completed before.
