@@ -69,7 +69,7 @@ bool is_simulated();
 /// program must then exit with code 1. With --list_transports it prints the list and ends the program.
 bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope = Scope::kReal);
 
-/// True if the flag was set on the command line, be it to its default value.
+/// True if the flag was given, be it with its default value, or if the program has changed its value.
 bool is_given(const char* flag);
 
 /// Must be called by a program that starts processes with the same flags. Returns false, and prints a sentence, if

@@ -19,8 +19,8 @@ inline std::string_view text_of(std::span<const std::byte> bytes) {
 }  // namespace detail
 
 /// Move-only owner of a message buffer of an endpoint's arena. A MsgBuf is empty if it was moved from, or if there was
-/// no memory. One thread at a time may use it. Any thread may destroy it, also after its endpoint is gone; but not the
-/// thread that has run the endpoint's loop, while another thread destroys the endpoint.
+/// no memory. One thread at a time may use it. Any thread may destroy it, also after its endpoint is gone. Exception:
+/// while another thread destroys the endpoint, the endpoint's owner must not destroy it.
 class MsgBuf {
  public:
   MsgBuf() = default;

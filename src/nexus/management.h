@@ -177,7 +177,7 @@ class Management {
     kClosing,  ///< the endpoint has left; the disconnect is repeated until the peer acknowledges it
     kClosed,   ///< server: kept only to answer late duplicates of the request
   };
-  /// The terms that are the same for all sessions of an endpoint.
+  /// The terms in which few sessions of an endpoint differ.
   struct Offer {
     TransportName transport;
     AddressBytes address;
