@@ -175,7 +175,9 @@ Status ClientSessions::cancel(CallId call) {
   const auto sequence = static_cast<uint32_t>(call.value);
   const Status cancelled(Code::kCancelled, "the caller cancelled the call");
   begin_noted();
-  Client* client = table_.find(static_cast<uint32_t>(call.value >> 32));
+  const auto key = static_cast<uint32_t>(call.value >> 32);
+  Client* client = table_.find(key);
+  if (client == nullptr) client = find_ending(key);
   if (!completions_.reserve_one()) return {Code::kNoMemory, "no memory to cancel the call, which goes on"};
   if (client != nullptr) {
     for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
@@ -208,7 +210,7 @@ void ClientSessions::on_packet(const wire::Header& header, const transport::Payl
     }
     case wire::Kind::kCr:
       finish_verdict(client, session.on_credit_return(header, payload, context_.now_ns));
-      // If it has acknowledged a report: the session would keep its memory for calls until the next pass over ticking_.
+      // It may have acknowledged a report, which thousands of sessions send within the time of a pass over ticking_.
       if (client->rests_at_once()) rest_at_once(client);
       return;
     case wire::Kind::kCancelled:

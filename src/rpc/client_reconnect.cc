@@ -49,6 +49,15 @@ void ClientSessions::forget_reconnect(Client* client) {
   reconnecting_--;
 }
 
+/// Finds a session that destroy() has taken out of the table because it reconnects, and that ends in the next
+/// iteration.
+Client* ClientSessions::find_ending(uint32_t key) const {
+  const auto found = std::find_if(ending_.begin(), ending_.end(), [key](const Client* client) {
+    return !client->is_dead && static_cast<uint32_t>(client->public_name) == key;
+  });
+  return found != ending_.end() ? *found : nullptr;
+}
+
 /// Makes the Client that continues a dead session after a pause. False: the endpoint closes, or there is no memory, and
 /// the session has ended.
 bool ClientSessions::replace(Client* client) {
@@ -62,7 +71,10 @@ bool ClientSessions::replace(Client* client) {
   if (!context_.is_closing && opening != nullptr && base::try_grow(copy_address)) {
     if (auto begun = begin(opening, reconnect.options); begun.ok()) next = *begun;
   }
-  if (next == nullptr) return false;
+  if (next == nullptr) {
+    forget_reconnect(client);
+    return false;
+  }
   const uint64_t least_ns = std::max<uint64_t>(to_ns(reconnect.options.reconnect_pause), 1);
   const uint64_t most_ns = std::max(to_ns(reconnect.options.reconnect_pause_max), least_ns);
   // After a session that was open for long enough, the pauses begin with the shortest one again.
@@ -85,9 +97,9 @@ bool ClientSessions::replace(Client* client) {
 void ClientSessions::run_backing_off() {
   for (size_t i = 0; i < backing_off_.size();) {
     Client* client = backing_off_[i];
-    // One that the program has destroyed is dead in the next iteration.
-    if (!client->is_dead && (client->is_ending || context_.now_ns < client->reconnect()->begin_ns)) {
-      if (!client->is_ending) context_.agenda.at_latest(client->reconnect()->begin_ns);
+    const bool is_ending = client->reconnect() == nullptr;  // destroyed by the application; dead in the next iteration
+    if (!client->is_dead && (is_ending || context_.now_ns < client->reconnect()->begin_ns)) {
+      if (!is_ending) context_.agenda.at_latest(client->reconnect()->begin_ns);
       i++;
       continue;
     }
@@ -123,7 +135,7 @@ Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaite
   return true;
 }
 
-/// The session may be dead and wait for its last calls.
+/// The session may be dead and wait for its last calls, or be destroyed and have lost its name already.
 void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter) {
   const auto unlink = [waiter](Client* client) {
     if (client->extras == nullptr) return;
@@ -134,8 +146,10 @@ void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter
     }
   };
   if (Client* client = find(session); client != nullptr) unlink(client);
-  for (Client* client : dead_) {
-    if (client->public_name == session.name) unlink(client);
+  for (const auto* list : {&dead_, &ending_}) {
+    for (Client* client : *list) {
+      if (client->public_name == session.name) unlink(client);
+    }
   }
 }
 

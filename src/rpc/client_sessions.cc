@@ -222,6 +222,7 @@ Status ClientSessions::destroy(Session session) {
   Client* client = find(session);
   if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session has ended already"};
   client->is_ending = true;
+  forget_reconnect(client);
   ending_.push_back(client);
   context_.agenda.disarm();
   return {};
@@ -229,6 +230,7 @@ Status ClientSessions::destroy(Session session) {
 
 SessionInfo ClientSessions::info(Session session) const {
   const Client* client = find(session);
+  if (client == nullptr) client = find_ending(static_cast<uint32_t>(session.name));
   return client != nullptr ? info(client) : context_.ended.info(session);
 }
 
@@ -340,11 +342,8 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   }
   if (client->has_peer) context_.transport.disconnect(client->peer);
   dead_.push_back(client);
-  client->is_replaced = client->reconnect() != nullptr && !client->is_ending && replace(client);
-  if (!client->is_replaced) {
-    forget_reconnect(client);
-    context_.ended.note(client->public_name, status);
-  }
+  client->is_replaced = client->reconnect() != nullptr && replace(client);
+  if (!client->is_replaced) context_.ended.note(client->public_name, status);
   log_end(client, peer);
 }
 
@@ -476,7 +475,7 @@ void ClientSessions::check_agenda() const {
     CHECK(context_.agenda.next_ns(), <=, due_ns);
   };
   for (const Client* client : backing_off_) {
-    if (!client->is_dead && !client->is_ending) check_due(client->reconnect()->begin_ns);
+    if (!client->is_dead && client->reconnect() != nullptr) check_due(client->reconnect()->begin_ns);
   }
   if (!departures_.empty()) check_due(departures_.next_ns());
   if (!resting_.empty()) check_due(resting_.next_ns());

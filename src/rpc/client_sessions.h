@@ -269,6 +269,7 @@ class TERN_API ClientSessions {
   // client_reconnect.cc
   Status keep_connecting(Client* client, const SessionOptions& options);
   void forget_reconnect(Client* client);
+  Client* find_ending(uint32_t key) const;
   bool replace(Client* client);
   void run_backing_off();
   bool has_earlier_calls(size_t index) const;
