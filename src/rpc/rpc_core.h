@@ -54,7 +54,6 @@ class RpcCore final {
       return status;
     [[maybe_unused]] const auto own_loop = begin_own_loop();
     const size_t packets = iterate();
-    transport_->before_pause();
     if (alarm_.is_open()) [[unlikely]]
       arm();
     if (has_failed()) [[unlikely]]
@@ -133,6 +132,10 @@ class RpcCore final {
   /// Only every n-th idle iteration reads the clock, because an idle iteration should cost no more than a poll. Reading
   /// virtual time costs nothing.
   static constexpr uint32_t kIdleClockReads = kTraits.is_virtual ? 1 : 8;
+  /// A busy loop, which receives at least so many packets in an iteration, lets one flush() in kBurstsPerPause wake
+  /// peers for certain.
+  static constexpr size_t kBusyPackets = 8;
+  static constexpr uint32_t kBurstsPerPause = 4;
   /// Polling in vain keeps the CPU for this long, in which answers come that are under way on other CPUs.
   static constexpr uint64_t kKeepCpuNs = 3'000;
   /// True: an answer leaves as soon as its handler has returned, because its request's hold time is 0 on the clock of

@@ -30,12 +30,18 @@ void RpcCore<Impl>::run_until_stopped(Duration duration) {
   const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
   uint64_t worked_ns = start_ns;
   bool has_slept = false;  // the loop has slept since `worked_ns`
+  uint32_t bursts = 0;
   base::Poller poller;
   if (!kTraits.is_virtual) poller.enter(start_ns);
   share_.has_rested(start_ns);
   context().poll_ns = spin_.sure_ns();
   do {
     const size_t packets = iterate();
+    if (packets >= kBusyPackets && ++bursts % kBurstsPerPause != 0) {
+      transport_->before_burst();
+    } else {
+      transport_->before_pause();
+    }
     if (packets != 0) {
       if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
       has_slept = false;

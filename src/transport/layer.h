@@ -55,6 +55,7 @@ class Layer {
   uint64_t ticket() const { return inner_->ticket(); }
   uint64_t released() const { return inner_->released(); }
   void flush() { inner_->flush(); }
+  void before_burst() { inner_->before_burst(); }
   void before_pause() { inner_->before_pause(); }
   template <class Visit>
   size_t receive(Visit&& visit) {

@@ -235,6 +235,7 @@ struct TERN_API DefaultMembers {
   uint32_t credit_bytes() const { return 0; }
   uint32_t large_payload_bytes() const { return 0; }
   uint32_t large_payload_bytes(PeerId) { return 0; }
+  void before_burst() {}
   void before_pause() {}
   Status failure() const { return {}; }
   Status peer_failure(PeerId) const { return {}; }
@@ -345,9 +346,11 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   /// Hands the queued packets to the network and wakes sleeping peers. Called at the end of each iteration in which
   /// packets were sent, and at the end of every iteration while released() is behind the last ticket.
   {t.flush()};
-  /// Wakes sleeping peers for certain, where flush() may leave one that is just falling asleep to the next few calls of
-  /// receive(). Called after flush() when these calls may be late: before the loop returns, gives up its CPU, or runs
-  /// timers, posted functions or a handler that takes long. prepare_wait() does the same.
+  /// The next flush() may miss a peer that is just falling asleep, because the loop is busy: it runs another iteration
+  /// at once, and calls before_pause() after a few of them.
+  {t.before_burst()};
+  /// Wakes peers that flush() has missed since before_burst(). Called before the loop pauses: before it returns, gives
+  /// up its CPU, or runs timers, posted functions or a handler that takes long. prepare_wait() does the same.
   {t.before_pause()};
 
   // ---- Receiving: common path

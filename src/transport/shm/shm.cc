@@ -257,6 +257,9 @@ void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
   for (; at < end; at += kCellBytes) __builtin_prefetch(at);
 }
 
+/// Wakes the touched peers that flush() may have missed.
+void ShmImpl::wake_rest() { wake_touched(); }
+
 /// Tells the peer that its ring has been read up to `position`. The peer may sleep because it found the ring full.
 /// Called once an eighth of the ring.
 void ShmImpl::publish(Peer& peer, uint64_t position) {

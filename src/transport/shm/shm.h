@@ -16,8 +16,8 @@
 //
 // Sleeping: a sender writes its record and looks at the peer's doorbell; a sleeper writes its doorbell and looks at its
 // rings. A full fence between each one's write and look makes sure that one of them sees the other. The sender's fence
-// waits for all of its stores, so a busy sender has one for several bursts (wake_touched()). flush() has no fence, and
-// may miss a peer that is just falling asleep.
+// waits for all of its stores, so a busy sender has one for several bursts only (wake_touched()). Its flush() has none,
+// and may miss a peer that is just falling asleep.
 #pragma once
 
 #include <algorithm>
@@ -93,11 +93,15 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint64_t ticket() const { return 0; }
   uint64_t released() const { return UINT64_MAX; }
   void flush() {
-    if (touched_count_ > kPeersPerFence) return wake_touched();
+    if (touched_count_ == 0) return;
+    if (!may_miss_sleepers_ || touched_count_ > kPeersPerFence) return wake_touched();
     for (uint32_t i = 0; i < touched_count_; i++) wake_if_asleep(*touched_[i]);
   }
+  void before_burst() { may_miss_sleepers_ = true; }
   void before_pause() {
-    if (touched_count_ != 0) wake_touched();
+    may_miss_sleepers_ = false;
+    if (touched_count_ != 0) [[unlikely]]
+      wake_rest();
   }
 
   template <class Visit>
@@ -116,7 +120,6 @@ class TERN_API ShmImpl : public DefaultMembers {
         break;
       }
     }
-    if (touched_count_ != 0 && (packets == 0 || ++calls_since_fence_ == kCallsPerFence)) wake_touched();
     return packets;
   }
 
@@ -136,9 +139,6 @@ class TERN_API ShmImpl : public DefaultMembers {
   /// The beginning of the next packet's payload by reference that comes into the cache while a packet is visited.
   static constexpr uint32_t kPrefetchedBytes = 1024;
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
-  /// A peer that falls asleep while it is sent to is woken after this many calls of receive() at the latest, and after
-  /// one that has received nothing.
-  static constexpr uint32_t kCallsPerFence = 4;
   /// With more peers to look at, one fence and one look cost less than several looks.
   static constexpr uint32_t kPeersPerFence = 16;
   static constexpr uint32_t kCallsPerRetry = 64;   ///< calls until housekeeping while a message waits for a peer
@@ -254,8 +254,7 @@ class TERN_API ShmImpl : public DefaultMembers {
       wake_peer(peer, sleep);
   }
   /// Wakes all touched peers that sleep. Only if there are touched ones.
-  void wake_touched() {
-    calls_since_fence_ = 0;
+  [[gnu::always_inline]] void wake_touched() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     do {
       Peer& peer = *touched_[--touched_count_];
@@ -263,6 +262,7 @@ class TERN_API ShmImpl : public DefaultMembers {
       wake_if_asleep(peer);
     } while (touched_count_ != 0);
   }
+  void wake_rest();
   /// Notes that something was written for this peer to see.
   void touch(Peer& peer) {
     if (peer.is_touched) return;
@@ -438,7 +438,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint32_t active_count_ = 0;
   uint32_t others_count_ = 0;
   uint32_t touched_count_ = 0;
-  uint32_t calls_since_fence_ = 0;            ///< of receive(), while there are touched peers
+  bool may_miss_sleepers_ = false;            ///< flush() need not fence
   std::vector<std::unique_ptr<Peer>> peers_;  ///< by PeerId; objects are reused, never freed
   std::vector<Peer*> touched_;  ///< peers written to since the last wake_touched(); as many elements as peers_
   std::vector<Peer*> others_;   ///< peers that are not active; others_count_ elements

@@ -88,6 +88,7 @@ class TERN_API SimImpl final : private sim::SimPort {
   uint64_t ticket() const { return queued_; }
   uint64_t released() const { return departed_; }
   void flush();
+  void before_burst() {}
   void before_pause() {}
   template <class Visit>
   size_t receive(Visit&& visit);
