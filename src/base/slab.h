@@ -34,7 +34,8 @@ template <class Vector>
   const size_t before = vector.capacity();
   if (!try_reserve(vector, count)) return false;
   if (vector.capacity() == before) return true;
-  forget_pages(vector.data() + vector.size(), (vector.capacity() - vector.size()) * sizeof(vector[0]));
+  forget_pages(vector.data() + vector.size(),
+               (vector.capacity() - vector.size()) * sizeof(typename Vector::value_type));
   return true;
 }
 
