@@ -34,8 +34,8 @@ template <class Vector>
   const size_t before = vector.capacity();
   if (!try_reserve(vector, count)) return false;
   if (vector.capacity() == before) return true;
-  forget_pages(vector.data() + vector.size(),
-               (vector.capacity() - vector.size()) * sizeof(typename Vector::value_type));
+  auto* const begin = reinterpret_cast<char*>(vector.data() + vector.size());
+  forget_pages(begin, static_cast<size_t>(reinterpret_cast<char*>(vector.data() + vector.capacity()) - begin));
   return true;
 }
 
