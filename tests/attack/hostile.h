@@ -217,6 +217,20 @@ struct HostileSession {
   uint32_t server_key() const { return reply.terms.session_key; }
 };
 
+/// A message of the session's client to the server's Nexus.
+inline ManagementMessage about(const HostileSession& session, ManagementKind kind) {
+  ManagementMessage message;
+  message.kind = kind;
+  message.sender_run = session.request.sender_run;
+  message.receiver_run = session.reply.sender_run;
+  message.token = session.request.token;
+  message.to_endpoint = session.reply.terms.endpoint_id;
+  message.to_key = session.server_key();
+  message.from_key = session.client_key();
+  message.from_client = true;
+  return message;
+}
+
 /// A process that speaks as much of the protocol as its attacks need, over a management socket and a data socket.
 class Hostile {
  public:
@@ -347,16 +361,7 @@ class Hostile {
   static constexpr auto kCookie = static_cast<ManagementKind>(10);
 
   void confirm(const HostileSession& session) {
-    ManagementMessage confirm;
-    confirm.kind = ManagementKind::kConfirm;
-    confirm.sender_run = session.request.sender_run;
-    confirm.receiver_run = session.reply.sender_run;
-    confirm.token = session.request.token;
-    confirm.to_endpoint = session.reply.terms.endpoint_id;
-    confirm.to_key = session.server_key();
-    confirm.from_key = session.client_key();
-    confirm.from_client = true;
-    management.send(server_, encoded(confirm));
+    management.send(server_, encoded(about(session, ManagementKind::kConfirm)));
   }
   void keep_alive(const ManagementMessage& message) {
     ManagementMessage answer = message;

@@ -264,18 +264,6 @@ class Walker {
     burst_.clear();
   }
 
-  static ManagementMessage about(const HostileSession& session, ManagementKind kind) {
-    ManagementMessage message;
-    message.kind = kind;
-    message.sender_run = session.request.sender_run;
-    message.receiver_run = session.reply.sender_run;
-    message.token = session.request.token;
-    message.to_endpoint = session.reply.terms.endpoint_id;
-    message.to_key = session.server_key();
-    message.from_key = session.client_key();
-    message.from_client = true;
-    return message;
-  }
   /// Messages to the Nexus: about the present session or the one before, with other runs and keys, damaged, cut, and
   /// connect requests that were answered long ago.
   void manage() {

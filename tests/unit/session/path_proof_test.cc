@@ -26,6 +26,14 @@ class PathProofTest : public testing::Test {
     EXPECT_EQ(probe.is_full, is_full);
     EXPECT_EQ(probe.token, token);
   }
+  /// Opens a paired session by a short probe and a full one.
+  void open_paired() {
+    proof_.pair();
+    proof_.next(100);
+    ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
+    proof_.next(200);
+    ASSERT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
+  }
   PathProof proof_;
 };
 
@@ -109,11 +117,7 @@ TEST_F(PathProofTest, full_paired_probes_go_on_if_the_short_one_has_no_answer) {
 }
 
 TEST_F(PathProofTest, open_session_is_followed_and_learns_its_token_again) {
-  proof_.pair();
-  proof_.next(100);
-  ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
-  proof_.next(200);
-  ASSERT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
+  ASSERT_NO_FATAL_FAILURE(open_paired());
   EXPECT_EQ(proof_.on_pair_reply(kPairedShort), PathVerdict::kDropped) << "nothing was asked";
   expect(proof_.next_paired(), wire::kPaired, false, kPathToken);
   EXPECT_EQ(proof_.on_pair_reply({true, true, kPairToken + 1}), PathVerdict::kFound);
@@ -127,11 +131,7 @@ TEST_F(PathProofTest, open_session_is_followed_and_learns_its_token_again) {
 
 /// On a long path the client asks again before the full reply comes.
 TEST_F(PathProofTest, full_reply_of_an_open_session_counts_after_the_next_question) {
-  proof_.pair();
-  proof_.next(100);
-  ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
-  proof_.next(200);
-  ASSERT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
+  ASSERT_NO_FATAL_FAILURE(open_paired());
   proof_.next_paired();
   ASSERT_EQ(proof_.on_pair_reply(kPairedShort), PathVerdict::kFound);
   expect(proof_.next_paired(), wire::kPaired, true, kPairToken);
