@@ -17,7 +17,7 @@ namespace tern::base {
 /// kFirstSlab objects. Each later slab has as many objects as all slabs before it together, but is at most one huge
 /// page. Therefore at most half of a pool's memory has never been used, and the memory of large pools is almost all in
 /// huge pages. A slab of that size becomes a huge page only when it is full: with 20 000 sessions, the unused part of
-/// the newest slabs was a tenth of the sessions' memory.
+/// the newest slabs was a twentieth of the sessions' memory.
 template <class T, size_t kFirstSlab = 64>
 class Pool {
  public:

@@ -210,7 +210,7 @@ void ClientSessions::on_packet(const wire::Header& header, const transport::Payl
     }
     case wire::Kind::kCr:
       finish_verdict(client, session.on_credit_return(header, payload, context_.now_ns));
-      // If it has acknowledged a report: the session would keep its memory for calls until the next pass over ticking_.
+      // If it has acknowledged a report, the memory for calls need not wait for the next pass over ticking_.
       if (client->rests_at_once()) rest_at_once(client);
       return;
     case wire::Kind::kCancelled:

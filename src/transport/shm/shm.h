@@ -16,8 +16,8 @@
 //
 // Sleeping: a sender writes its record and looks at the peer's doorbell; a sleeper writes its doorbell and looks at its
 // rings. A full fence between each one's write and look makes sure that one of them sees the other. The sender's fence
-// waits for all of its stores, so a busy sender has one for several bursts only (wake_touched()). Its flush() has none,
-// and may miss a peer that is just falling asleep.
+// waits for all of its stores, so a busy sender fences in only one of several bursts (wake_touched()). In the others,
+// flush() may miss a peer that is just falling asleep.
 #pragma once
 
 #include <algorithm>
