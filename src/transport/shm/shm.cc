@@ -261,10 +261,11 @@ void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
 void ShmImpl::wake_rest() { wake_touched(); }
 
 /// Tells the peer that its ring has been read up to `position`. The peer may sleep because it found the ring full.
-/// Called once an eighth of the ring.
+/// Called once an eighth of the ring. A busy sender wakes it later, with the other peers.
 void ShmImpl::publish(Peer& peer, uint64_t position) {
   peer.in.publish(position);
   touch(peer);
+  if (!may_miss_sleepers_) wake_touched();
 }
 
 void ShmImpl::wake_peer(Peer& peer, uint32_t sleep) {
