@@ -196,6 +196,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     uint32_t packets;
     uint32_t next;  ///< the same peer's next segment, or kNone
     uint32_t bytes() const { return staged_bytes + data_bytes; }
+    bool is_simple() const { return next == kNone && data == nullptr; }  ///< the last one, all of it in its slot
   };
 
   struct Peer {
@@ -236,9 +237,10 @@ class TERN_API UdpImpl : public DefaultMembers {
 
   void flush_peers();
   void transmit(Peer& peer);
-  uint32_t transmit_from(Peer& peer, uint32_t segment, bool gso);
+  int send_simple(const Peer& peer, const Segment& segment, const std::byte* bytes);
+  uint32_t transmit_from(Peer& peer, uint32_t segment, bool gso, int error);
   uint32_t add_train(const Peer& peer, uint32_t first, bool gso, uint32_t message);
-  uint32_t send_messages(Peer& peer, uint32_t count);
+  uint32_t send_messages(Peer& peer, uint32_t count, int error);
   bool own_data(uint32_t index);
   void keep(Peer& peer, uint32_t segment, bool is_short);
   void send_again();

@@ -112,17 +112,32 @@ void UdpImpl::transmit(Peer& peer) {
   uint32_t segment = std::exchange(peer.first, kNone);
   peer.last = kNone;
   peer.last_flush = flushes_;
-  if (segment != kNone) segment = transmit_from(peer, segment, offloads_.gso && peer.gso);
-  if (segment != kNone) (void)transmit_from(peer, segment, false);
+  if (segment == kNone) return;
+  int error = 0;
+  if (segments_[segment].is_simple() && peer.socket) [[likely]] {
+    error = send_simple(peer, segments_[segment], slot(segment));
+    if (error == 0) return;
+  }
+  segment = transmit_from(peer, segment, offloads_.gso && peer.gso, error);
+  if (segment != kNone) (void)transmit_from(peer, segment, false, 0);
 }
 
-/// Sends the segments from `segment` on, in trains if `gso`. Returns kNone, or the segment with which to continue
-/// without trains.
-uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment, bool gso) {
+/// Sends one datagram, whose bytes are together, on the peer's own socket. Returns 0 or the kernel's error.
+inline int UdpImpl::send_simple(const Peer& peer, const Segment& segment, const std::byte* bytes) {
+  ++counters_.system_calls;
+  if (::send(peer.socket.get(), bytes, segment.staged_bytes, MSG_DONTWAIT) < 0) [[unlikely]]
+    return errno;
+  counters_.packets_sent += segment.packets;
+  return 0;
+}
+
+/// Sends the segments from `segment` on, in trains if `gso`. `error`: the kernel has refused the first one with this
+/// already; 0: it has not. Returns kNone, or the segment with which to continue without trains.
+uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment, bool gso, int error) {
   uint32_t messages = 0;
   range_count_ = 0;
   while (segment != kNone) segment = add_train(peer, segment, gso, messages++);
-  return send_messages(peer, messages);
+  return send_messages(peer, messages, error);
 }
 
 /// Makes message number `message` from as many segments, `first` and later, as fit into one call. Returns the next
@@ -173,8 +188,9 @@ uint32_t UdpImpl::add_train(const Peer& peer, uint32_t first, bool gso, uint32_t
   return index;
 }
 
-/// Returns kNone if all messages are sent, lost or kept; otherwise the first segment that must be sent without trains.
-uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
+/// `error`: the kernel has refused the first message with this already; 0: it has not. Returns kNone if all messages
+/// are sent, lost or kept; otherwise the first segment that must be sent without trains.
+uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count, int error) {
   const int fd = socket_of(peer);
   const bool is_connected = static_cast<bool>(peer.socket);
   if (!is_connected) {
@@ -184,26 +200,21 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
     }
   }
   bool tried_again = false;
-  for (uint32_t i = 0; i < count;) {
-    ++counters_.system_calls;
-    const msghdr& message = headers_[i].msg_hdr;
-    int sent;
-    if (count - i > 1) {
-      sent = sendmmsg(fd, &headers_[i], count - i, MSG_DONTWAIT);
-    } else if (message.msg_iovlen == 1 && is_connected) {
-      sent = ::send(fd, message.msg_iov->iov_base, message.msg_iov->iov_len, MSG_DONTWAIT) < 0 ? -1 : 1;
-    } else {
-      sent = sendmsg(fd, &message, MSG_DONTWAIT) < 0 ? -1 : 1;
-    }
-    if (sent > 0) {
-      counters_.send_errors += tried_again ? 1 : 0;
-      tried_again = false;
-      for (const uint32_t end = i + static_cast<uint32_t>(sent); i < end; ++i) {
-        counters_.packets_sent += messages_[i].packets;
+  for (uint32_t i = 0; i < count; error = 0) {
+    if (error == 0) {
+      ++counters_.system_calls;
+      const int sent = count - i > 1 ? sendmmsg(fd, &headers_[i], count - i, MSG_DONTWAIT)
+                                     : (sendmsg(fd, &headers_[i].msg_hdr, MSG_DONTWAIT) < 0 ? -1 : 1);
+      if (sent > 0) {
+        counters_.send_errors += tried_again ? 1 : 0;
+        tried_again = false;
+        for (const uint32_t end = i + static_cast<uint32_t>(sent); i < end; ++i) {
+          counters_.packets_sent += messages_[i].packets;
+        }
+        continue;
       }
-      continue;
+      error = errno;
     }
-    const int error = errno;
     if (messages_[i].is_train && refuses_trains(error)) {
       if (error == EIO) peer.gso = false;
       return messages_[i].first_segment;
