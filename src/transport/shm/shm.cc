@@ -261,7 +261,7 @@ void ShmImpl::prefetch_reference(const Peer& peer, uint64_t position) {
 void ShmImpl::wake_rest() { wake_touched(); }
 
 /// Tells the peer that its ring has been read up to `position`. The peer may sleep because it found the ring full.
-/// Called once an eighth of the ring. A busy sender wakes it later, with the other peers.
+/// Called once an eighth of the ring. While the loop is busy, flush() or before_pause() wakes it.
 void ShmImpl::publish(Peer& peer, uint64_t position) {
   peer.in.publish(position);
   touch(peer);

@@ -54,6 +54,7 @@ UdpImpl::UdpImpl(const Options& options, Descriptor receive_socket, const Socket
     : receive_socket_(std::move(receive_socket)),
       datagram_bytes_(static_cast<uint32_t>(options.datagram_bytes)),
       datagram_bytes_max_(static_cast<uint32_t>(std::max(options.datagram_bytes, options.probed_datagram_bytes))),
+      least_datagram_bytes_(datagram_bytes_),
       slot_bytes_((options.datagram_bytes + kCacheLine - 1) / kCacheLine * kCacheLine),
       bound_(bound),
       socket_buffer_bytes_(options.socket_buffer_bytes),
@@ -132,6 +133,24 @@ ssize_t UdpImpl::receive_split() {
   const ssize_t got = recvmsg(receive_socket_.get(), &message, MSG_DONTWAIT);
   source_bytes_ = message.msg_namelen;
   return got;
+}
+
+/// Looks for trains, and switches the kernel's GRO if they begin or end. With GRO a train comes as one, and is longer
+/// than a datagram. Without, it comes in pieces, of which all but the last are longer than half a datagram.
+void UdpImpl::look_for_train(uint32_t calls, size_t packets, size_t bytes) {
+  const bool was_wanted = is_gro_wanted();
+  const bool is_longer = packets > 1 && bytes > calls * size_t{least_datagram_bytes_};
+  const bool is_train = was_wanted ? is_longer : calls > 1 || may_follow_;
+  may_follow_ = may_be_pieces(calls, bytes);
+  if (is_train) {
+    lone_bursts_ = 0;
+  } else if (was_wanted) {
+    ++lone_bursts_;
+  }
+  if (is_gro_wanted() == was_wanted || !offloads_.gro) [[likely]]
+    return;
+  ++counters_.system_calls;
+  set_gro(receive_socket_.get(), is_gro_wanted());
 }
 
 /// Completes the `bytes` that the receive buffer would have without a split. Packets other than the expected one have

@@ -8,7 +8,9 @@
 //   udp_blocked.cc   peers whose sockets take no more
 //
 // Receiving: one unconnected socket. Packets say their own length, so the borders of datagrams do not matter, and GRO
-// hands over whole trains.
+// hands over whole trains. GRO is off while no trains come: for each datagram of a socket with UDP_GRO the kernel reads
+// a line that the sender's CPU has (skb_shared_info, in udp_cmsg_recv()), 180 ns on loopback. It is on again after the
+// first train, because a train of two takes 2 us longer in pieces.
 //
 // Sending: a connected socket per peer, from a port of its own, because a socket on the receiver's port would steal the
 // receives. The kernel then looks up no route per call, and a dead peer's ECONNREFUSED is an ordinary loss. Peers
@@ -160,8 +162,9 @@ class TERN_API UdpImpl : public DefaultMembers {
     UdpOffloads offloads;           ///< the kernel's offloads that the options allow
     uint32_t blocked_peers;         ///< peers with segments of earlier bursts
     std::vector<PeerId> connected;  ///< peers that have a socket of their own
+    bool is_gro_wanted;             ///< trains have come lately
   };
-  Census census() const { return {offloads_, detours_.blocked_peers, connected_}; }
+  Census census() const { return {offloads_, detours_.blocked_peers, connected_, is_gro_wanted()}; }
   void check_invariants() const;
 
  private:
@@ -175,6 +178,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr uint32_t kInPlaceBytesMin = kReceiveBufferBytes / 2;
   static constexpr uint32_t kPacketsUnguessed = 8;  ///< large packets after a wrong guess, until the next guess
   static constexpr uint32_t kReceiveCallsMax = 16;
+  static constexpr uint32_t kLoneBurstsMax = 64;  ///< after so many bursts in a row without a train, GRO is off
   /// A burst ends after so many bytes in packets of more than the safe size, because the system calls take a
   /// millisecond for a few megabytes.
   static constexpr uint32_t kBurstLargeBytesMax = 1u << 20;
@@ -285,7 +289,8 @@ class TERN_API UdpImpl : public DefaultMembers {
       const ssize_t got = is_split ? receive_split() : receive_once();
       if (got < 0) {
         receive_calls_max_ = std::max(calls, 1u);
-        counters_.packets_received += packets;
+        if (calls != 0) note_burst(calls, packets, bytes);
+        may_follow_ = false;
         return packets;
       }
       ++calls;
@@ -296,9 +301,17 @@ class TERN_API UdpImpl : public DefaultMembers {
       packets += parse(receive_buffer_ + from, receive_buffer_ + got, visit) + (from != 0 ? 1 : 0);
     }
     if (calls == receive_calls_max_) receive_calls_max_ = std::min(2 * calls, kReceiveCallsMax);
-    counters_.packets_received += packets;
+    note_burst(calls, packets, bytes);
     return packets;
   }
+  /// Notes what `calls` receive calls have brought.
+  void note_burst(uint32_t calls, size_t packets, size_t bytes) {
+    counters_.packets_received += packets;
+    if (is_gro_wanted() || may_follow_ || may_be_pieces(calls, bytes)) look_for_train(calls, packets, bytes);
+  }
+  bool may_be_pieces(uint32_t calls, size_t bytes) const { return 2 * bytes > calls * size_t{least_datagram_bytes_}; }
+  void look_for_train(uint32_t calls, size_t packets, size_t bytes);
+  bool is_gro_wanted() const { return lone_bursts_ < kLoneBurstsMax; }
   /// A function of its own, because long messages should cost the common case no instruction.
   template <class Visit>
   [[gnu::noinline]] size_t receive_expecting(Visit& visit) {
@@ -366,6 +379,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t datagram_bytes_;         ///< a session begins with these
   uint32_t datagram_bytes_max_;     ///< a session may find by probes that these pass
   uint32_t receive_calls_max_ = 1;  ///< limit of the next receive(); doubles while all calls bring data
+  uint32_t lone_bursts_ = 0;        ///< bursts in a row without a train; kLoneBurstsMax: GRO is off
+  uint32_t least_datagram_bytes_;   ///< the least Peer::datagram_bytes since there were no peers
+  bool may_follow_ = false;         ///< the next datagram may be of a train that began in the last burst
   std::byte* receive_buffer_;       ///< a part of receive_memory_
   socklen_t source_bytes_ = 0;      ///< length of `source_`
   uint64_t flushes_ = 0;

@@ -128,6 +128,7 @@ Result<PeerId> UdpImpl::find_or_make(const SocketAddress& target, uint32_t datag
   Peer& peer = peers_[id];
   peer.address = target;
   peer.datagram_bytes = datagram_bytes;
+  least_datagram_bytes_ = std::min(ids_.size() == 1 ? datagram_bytes_ : least_datagram_bytes_, datagram_bytes);
   peer.is_paired = is_paired;
   peer.shared_since = peer.last_flush = flushes_;
   const bool is_to_connect = !is_paired && may_connect();

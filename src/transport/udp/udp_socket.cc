@@ -78,7 +78,7 @@ Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buff
   // A wildcard [::] also receives IPv4, because peers use the address at which they found the Nexus.
   if (bind_to.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, bind_to.is_wildcard() ? 0 : 1);
   set_buffer(fd.get(), SO_RCVBUF, buffer_bytes);
-  if (gro) set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
+  if (gro) set_gro(fd.get(), true);
   // Packets to paired peers leave from this socket. A wildcard [::] also sends to IPv4.
   set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
   const bool takes_ipv4 = bind_to.family() == AF_INET6 && bind_to.is_wildcard();
@@ -92,6 +92,8 @@ Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buff
   *bound = SocketAddress::from_sockaddr(storage);
   return fd;
 }
+
+void set_gro(int fd, bool is_on) { set_option(fd, IPPROTO_UDP, UDP_GRO, is_on ? 1 : 0); }
 
 Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size_t buffer_bytes) {
   Descriptor fd = open_socket(family);

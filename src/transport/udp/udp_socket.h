@@ -22,6 +22,9 @@ inline constexpr Status kNoDescriptors(Code::kUnavailable,
 Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buffer_bytes, bool gro,
                                        SocketAddress* bound);
 
+/// Switches the joining of received trains (UDP_GRO). Off: a train arrives as single datagrams.
+void set_gro(int fd, bool is_on);
+
 /// Returns a non-blocking socket that never fragments datagrams. Its source is a port of its own and the IP of `local`,
 /// unless that is a wildcard or of the other family. Empty: errno says why.
 Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size_t buffer_bytes);

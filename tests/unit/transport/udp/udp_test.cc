@@ -656,6 +656,108 @@ TEST(UdpReceive, an_empty_poll_is_one_call_and_so_is_a_single_packet) {
   EXPECT_EQ(server->counters().packets_received, 3u);
 }
 
+/// Two endpoints, of which one sends bursts and the other one counts its receive calls.
+struct GroWorld {
+  explicit GroWorld(Udp::Options of_server = {}) : server(make(std::move(of_server))) {
+    has_gro = server->census().offloads.gro;
+  }
+  /// Returns the system calls that the server makes until it has all packets of a burst of these lengths.
+  uint64_t calls_for(const std::vector<size_t>& lengths) {
+    server->receive([](const wire::Header&, const Payload&) {});  // the queue is empty
+    const uint64_t before = server->counters().system_calls;
+    std::vector<detail::Buffer*> buffers;
+    for (uint32_t i = 0; i < lengths.size(); ++i) {
+      buffers.push_back(filled(i, lengths[i]));
+      EXPECT_TRUE(client->send(peer, numbered(i), buffers[i]->data(), lengths[i], buffers[i]));
+    }
+    client->flush();
+    const auto received = receive_some(*server, lengths.size());
+    EXPECT_EQ(received.size(), lengths.size());
+    for (uint32_t i = 0; i < received.size(); ++i) expect_pattern(received[i], i, lengths[i]);
+    for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
+    return server->counters().system_calls - before;
+  }
+  bool is_wanted() const { return server->census().is_gro_wanted; }
+  /// Sends bursts of one datagram until GRO is off.
+  void switch_off() {
+    uint32_t bursts = 0;
+    for (; is_wanted() && bursts < 64; ++bursts) (void)calls_for(std::vector<size_t>(1 + bursts % 9, 100));
+    EXPECT_FALSE(is_wanted());
+    EXPECT_EQ(bursts, 64u);
+  }
+
+  std::unique_ptr<UdpImpl> client = make(), server;
+  PeerId peer = must_connect(*client, *server);
+  bool has_gro;
+};
+
+TEST(UdpReceive, gro_is_off_while_no_trains_come) {
+  const std::vector<size_t> train(60, 100);  // five datagrams
+  GroWorld world;
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE(world.is_wanted());
+    EXPECT_EQ(world.calls_for(train) < 3, world.has_gro) << "one call, and perhaps another in vain";
+    world.switch_off();
+    for (const std::vector<size_t>& lone : {std::vector<size_t>{1208}, std::vector<size_t>(9, 100), {700}, {0}}) {
+      EXPECT_EQ(world.calls_for(lone), 1u);
+      EXPECT_FALSE(world.is_wanted());
+    }
+    EXPECT_GE(world.calls_for(train), 5u) << "the kernel no longer joins a train's datagrams";
+  }
+}
+
+TEST(UdpReceive, a_train_of_two_switches_gro_on) {
+  for (const std::vector<size_t>& train :
+       {std::vector<size_t>{1208, 300}, {1208, 1208}, std::vector<size_t>(13, 100)}) {
+    GroWorld world;
+    world.switch_off();
+    EXPECT_GE(world.calls_for(train), 2u);
+    EXPECT_TRUE(world.is_wanted());
+    for (int i = 0; i < 200; ++i) EXPECT_EQ(world.calls_for(train) == 1, world.has_gro);
+    EXPECT_TRUE(world.is_wanted());
+  }
+}
+
+TEST(UdpReceive, trains_of_a_peer_with_shorter_datagrams_keep_gro_on) {
+  Udp::Options longer;
+  longer.datagram_bytes = 8900;
+  GroWorld world(longer);
+  (void)must_connect(*world.server, *world.client);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(world.calls_for({1208, 1208, 1208}) == 1, world.has_gro);
+  EXPECT_TRUE(world.is_wanted());
+  world.switch_off();
+  (void)world.calls_for({1208, 1208, 1208});
+  EXPECT_TRUE(world.is_wanted());
+}
+
+TEST(UdpReceive, a_large_packet_alone_is_no_train) {
+  GroWorld world;
+  for (int i = 0; i < 64; ++i) (void)world.calls_for({4000});
+  EXPECT_FALSE(world.is_wanted());
+  for (int i = 0; i < 64; ++i) (void)world.calls_for({4000});
+  EXPECT_FALSE(world.is_wanted());
+}
+
+TEST(UdpReceive, short_datagrams_of_many_peers_are_no_train) {
+  auto server = make();
+  std::vector<std::unique_ptr<UdpImpl>> clients;
+  std::vector<PeerId> peers;
+  for (int i = 0; i < 16; ++i) {
+    clients.push_back(make());
+    peers.push_back(must_connect(*clients.back(), *server));
+  }
+  const std::vector<std::byte> data(500, std::byte{1});
+  for (int round = 0; round < 200; ++round) {
+    const size_t senders = 1 + static_cast<size_t>(round) % clients.size();
+    for (size_t i = 0; i < senders; ++i) {
+      ASSERT_TRUE(clients[i]->send(peers[i], numbered(0), data.data(), data.size(), nullptr));
+      clients[i]->flush();
+    }
+    ASSERT_EQ(receive_some(*server, senders).size(), senders);
+    EXPECT_TRUE(round < 64 || !server->census().is_gro_wanted);
+  }
+}
+
 TEST(UdpReceive, nothing_stays_behind_when_work_is_found_again_and_again) {
   Udp::Options options;
   options.offload = false;
