@@ -200,7 +200,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     uint32_t packets;
     uint32_t next;  ///< the same peer's next segment, or kNone
     uint32_t bytes() const { return staged_bytes + data_bytes; }
-    bool is_simple() const { return next == kNone && data == nullptr; }  ///< the last one, all of it in its slot
+    bool is_simple() const { return next == kNone && data == nullptr; }  ///< none follows, and all of it is in its slot
   };
 
   struct Peer {
@@ -380,7 +380,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t datagram_bytes_max_;     ///< a session may find by probes that these pass
   uint32_t receive_calls_max_ = 1;  ///< limit of the next receive(); doubles while all calls bring data
   uint32_t lone_bursts_ = 0;        ///< bursts in a row without a train; kLoneBurstsMax: GRO is off
-  uint32_t least_datagram_bytes_;   ///< the least Peer::datagram_bytes since there were no peers
+  uint32_t least_datagram_bytes_;   ///< the least Peer::datagram_bytes since the endpoint had no peer
   bool may_follow_ = false;         ///< the next datagram may be of a train that began in the last burst
   std::byte* receive_buffer_;       ///< a part of receive_memory_
   socklen_t source_bytes_ = 0;      ///< length of `source_`
