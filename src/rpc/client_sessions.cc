@@ -121,8 +121,9 @@ session::ClientTerms ClientSessions::terms_of(const SessionOptions& options) con
   terms.liveness_ns = to_ns(context_.nexus.options().liveness_timeout);
   terms.report_delay_ns = to_ns(context_.options.report_delay);
   if (transport.downlink_bytes_per_sec() != 0) terms.credits_last_ns = kCreditsLastNs;
-  const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / transport.payload_bytes_max());
-  terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, transport.receive_queue_packets() * 3 / 4));
+  const uint32_t packets =
+      std::min(kBulkBytes / transport.payload_bytes_max(), transport.receive_queue_packets() * 3 / 4);
+  terms.bulk_bytes = std::max(packets, kBulkPacketsMin) * transport.payload_bytes_max();
   terms.shortcuts = transport.shortcuts();
   terms.controller = make_controller(options);
   terms.congestion_lasts_ns = kCongestionTargets * transport.delay_target().target_ns;

@@ -139,7 +139,7 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
 
 inline bool ClientSession::may_send_part(const ClientSlot& slot) const {
   const uint64_t bytes_in_flight = uint64_t{slot.packets_in_flight} * slot.transfer->payload_bytes;
-  return bytes_in_flight < uint64_t{terms_.bulk_packets} * payload_max_;
+  return bytes_in_flight < terms_.bulk_bytes;
 }
 
 /// Sends packets of the slot's long request behind one that transmit_other() has sent, while that would send these

@@ -12,7 +12,7 @@ namespace tern::session {
 
 /// The terms that are mostly equal for all sessions of an endpoint, which then share one copy.
 struct CommonTerms {
-  uint32_t bulk_packets = 32;  ///< most bytes of one message in flight, as full packets of the session's own size
+  uint32_t bulk_bytes = 32 * 1024;    ///< most payload of one message in flight; the last packet may exceed it
   bool may_pace_below_packet = true;  ///< a controller may allow less than one packet in a round trip
   uint64_t rto_ns_min = 1'000'000;
   uint64_t liveness_ns = 500'000'000;

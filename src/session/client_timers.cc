@@ -66,7 +66,8 @@ void ClientSession::suspect_losses(uint64_t now_ns) {
 /// the rest of the message. 0: no packet leaves now, or the window is so narrow that the lost packet's credit is missed
 /// meanwhile.
 uint64_t ClientSession::wait_for_turn_ns() const {
-  const bool is_wide = terms_.bulk_packets >= kWideWindow && sent_.credit_limit() >= kWideWindow * full_credits_;
+  const bool is_wide =
+      terms_.bulk_bytes >= kWideWindow * payload_max_ && sent_.credit_limit() >= kWideWindow * full_credits_;
   if (!is_wide || !is_oldest_of_many() || (send_mask_ & bit(sent_[sent_.oldest()].slot_index())) == 0) return 0;
   return std::min(measured_rto_ns(), 2 * rtt_.latest_elapsed_ns());
 }

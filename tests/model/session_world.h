@@ -92,7 +92,7 @@ class World {
     client_terms.local_key = kClientKey;
     client_terms.first_number = options.first_number;
     client_terms.window = options.window;
-    client_terms.bulk_packets = options.bulk_packets;
+    client_terms.bulk_bytes = options.bulk_packets * options.payload_bytes_max;
     client_ = std::make_unique<session::ClientSession>(client_terms, pools_);
     for (const CallPlan& plan : options.calls) calls_.emplace_back().plan = plan;
     shake_hands(options.first_number);

@@ -26,6 +26,7 @@ class CreditUnits : public VirtualWorld {
   void run_call() {
     VirtualHost& server = add(kServer, server_options_);
     EXPECT_TRUE(server.rpc->on_request(kTake, [](Request request) { request.respond(); }).ok());
+    payload_bytes_ = client_payload_bytes_;
     VirtualHost& client = add(kClient);
     // Notes the terms in the reply.
     environment_.lose(kClient, [this](const wire::ManagementMessage& message) {
@@ -49,6 +50,7 @@ class CreditUnits : public VirtualWorld {
   }
 
   RpcOptions server_options_;
+  uint32_t client_payload_bytes_ = 4000;
   wire::ManagementTerms terms_;
   uint32_t credits_max_ = 0, packets_max_ = 0;
 };
@@ -91,6 +93,16 @@ TEST_F(CreditUnits, a_server_that_counts_packets_is_taken_at_its_word) {
   run_call();
   EXPECT_EQ(credits_max_, 12u);
   EXPECT_EQ(packets_max_, 12u);
+}
+
+// A long message is limited in bytes, which are not those of the client's own packets.
+TEST_F(CreditUnits, a_client_of_larger_packets_fills_the_window_of_a_session_of_smaller_ones) {
+  payload_bytes_ = 1000;
+  client_payload_bytes_ = 60'000;
+  server_options_.credit_limit = 64;
+  run_call();
+  EXPECT_EQ(terms_.payload_bytes_max, 1000u);
+  EXPECT_EQ(packets_max_, 64u);
 }
 
 }  // namespace

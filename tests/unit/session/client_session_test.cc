@@ -1072,7 +1072,7 @@ TEST_F(ClientSessionTest, limits_above_128_grow_in_steps) {
 // More packets than the ring of records holds at first, and more than a credit return of four words acknowledges.
 TEST_F(ClientSessionTest, two_thousand_packets_in_flight) {
   ClientTerms terms;
-  terms.bulk_packets = 10'000;
+  terms.bulk_bytes = 10'000 * kPayloadMax;
   open(255, terms, 7);
   EXPECT_EQ(session_->full_packet_credits(), 1u);
   for (int i = 0; i < 3; i++) begin(100'000, 10);
@@ -1436,7 +1436,7 @@ TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
   constexpr uint32_t kPackets = 300;
   ClientTerms terms;
   terms.rto_ns_min = kMs;
-  terms.bulk_packets = 8;
+  terms.bulk_bytes = 8 * kPayloadMax;
   open(128, terms);
   credits_ = 128;
   warm_up();
@@ -1486,7 +1486,7 @@ TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
 
 TEST_F(ClientSessionTest, long_request_stays_within_credits_and_its_share) {
   ClientTerms terms;
-  terms.bulk_packets = 3;
+  terms.bulk_bytes = 3 * kPayloadMax;
   open(8, terms);
   begin(1000, 10);
   EXPECT_EQ(sent().size(), 3u);
@@ -1501,7 +1501,7 @@ TEST_F(ClientSessionTest, long_request_stays_within_credits_and_its_share) {
 TEST_F(ClientSessionTest, packets_of_a_long_request_leave_in_runs) {
   constexpr uint32_t kPackets = 201, kCredits = 128;
   ClientTerms terms;
-  terms.bulk_packets = 1000;
+  terms.bulk_bytes = 1000 * kPayloadMax;
   open(kCredits, terms);
   warm_up();
   const ClientSlot* slot = begin((kPackets - 1) * kPayloadMax + 50);

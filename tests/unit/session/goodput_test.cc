@@ -65,7 +65,7 @@ class Calls {
   Calls(const Path& path, double drop, uint64_t seed) : path_(path), random_(seed) {
     drop_below_ = static_cast<uint64_t>(drop * 0x1p32);
     ClientTerms client_terms;
-    client_terms.bulk_packets = path.bulk_packets;
+    client_terms.bulk_bytes = path.bulk_packets * kPayloadMax;
     client_terms.rto_ns_min = path.rto_ns_min;
     client_ = std::make_unique<ClientSession>(client_terms, pools_);
     ServerTerms server_terms;
