@@ -1,11 +1,14 @@
 #include "base/slab.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <new>
+
+#include "base/transparent_pages.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1
@@ -52,6 +55,7 @@ void* map_slab_in_small_pages() {
 }
 
 void make_huge(void* slab) {
+  if (!may_become_transparent(false)) return;  // MADV_COLLAPSE does not ask
   if (madvise(slab, kHugeSlabBytes, MADV_HUGEPAGE) != 0) return;
   if (madvise(slab, kHugeSlabBytes, MADV_COLLAPSE) != 0 && errno == EINVAL) {
     can_collapse.store(false, std::memory_order_relaxed);
@@ -64,9 +68,9 @@ void unmap_slab(void* slab, size_t bytes) {
 }
 
 void forget_pages(void* begin, size_t bytes) {
-  constexpr uintptr_t kPageMask = 4095;
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kPageMask) & ~kPageMask;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + bytes) & ~kPageMask;
+  const uintptr_t mask = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + mask) & ~mask;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + bytes) & ~mask;
   if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 

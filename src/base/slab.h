@@ -18,7 +18,8 @@ TERN_API void* map_slab(size_t bytes);
 /// As map_slab(kHugeSlabBytes), for a slab that fills slowly: until make_huge() its memory is small pages, so that the
 /// part without objects takes none.
 TERN_API void* map_slab_in_small_pages();
-/// Makes the slab a huge page, because it is full. Without effect if the system has none.
+/// Makes the slab a huge page, because it is full. Without effect if the system has none, or the administrator
+/// has turned them off.
 TERN_API void make_huge(void* slab);
 /// `bytes` must be the value that was passed to map_slab().
 TERN_API void unmap_slab(void* slab, size_t bytes);

@@ -12,10 +12,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "base/file_size.h"
+#include "base/transparent_pages.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
@@ -32,26 +32,6 @@ constexpr size_t kGiantPageBytes = 1u << 30;
 constexpr unsigned kHugeShift = 26;  // position of the page size's logarithm in the flags of mmap(2), memfd_create(2)
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-/// True if the choice in brackets, as in "always [madvise] never", is not `word`. False if the file cannot be read.
-bool is_set_to_other_than(const char* path, const char* word) {
-  std::array<char, 128> text{};
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const ssize_t bytes = read(fd, text.data(), text.size() - 1);
-  close(fd);
-  if (bytes <= 0) return false;
-  const char* begin = std::strchr(text.data(), '[');
-  if (begin == nullptr) return false;
-  const size_t length = std::strlen(word);
-  return std::strncmp(begin + 1, word, length) != 0 || begin[1 + length] != ']';
-}
-
-bool may_become_transparent(bool shared) {
-  if (!shared) return is_set_to_other_than("/sys/kernel/mm/transparent_hugepage/enabled", "never");
-  return is_set_to_other_than("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "never") &&
-         is_set_to_other_than("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "deny");
-}
 
 /// Memory that programs could still get without swapping; SIZE_MAX if the system does not say.
 size_t available_bytes() {
@@ -186,7 +166,7 @@ Result<Chunk> map_normal(bool shared, bool transparent, int numa_node, uint32_t 
   }
   prefer_node(draft, numa_node);
   transparent = madvise(draft.base, draft.bytes, transparent ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0 && transparent &&
-                may_become_transparent(shared);
+                base::may_become_transparent(shared);
   if (shared) {
     if (!populate(draft, false)) return kNoChunk;
     if (!seal(draft.fd)) {
