@@ -62,8 +62,8 @@ class Request {
   /// or moved from.
   Result<MsgBuf> take_message() { return take_message(front_); }
   /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
-  /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved
-  /// from.
+  /// arena. A second call replaces the first, unless it fails. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already
+  /// answered, or moved from.
   Result<std::span<std::byte>> response(size_t len_bytes) {
     detail::Buffer* buffer = place_ != Place::kElsewhere ? front_->space : nullptr;
     if (buffer != nullptr && len_bytes < buffer->writable_end) [[likely]] {
@@ -71,9 +71,9 @@ class Request {
       buffer->revoke_lease();
       buffer->length_bytes = static_cast<uint32_t>(len_bytes);
     } else {
-      if (place_ == Place::kHasAnswer) place_ = Place::kInHandler;
       buffer = find_buffer(front_, len_bytes);
       if (buffer == nullptr) return no_buffer(front_, len_bytes);
+      if (place_ == Place::kHasAnswer) place_ = Place::kInHandler;
     }
     return std::span(buffer->data(), len_bytes);
   }

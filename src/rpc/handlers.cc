@@ -283,13 +283,14 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
 
 // ---- Answers ----
 
-detail::Buffer* Handlers::take_response_buffer(Incoming* incoming) {
+detail::Buffer* Handlers::take_response_buffer(Incoming* incoming, size_t len_bytes) {
   ServerSlot* slot = incoming->slot;
   if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > context_.released) {
     return nullptr;
   }
   if (!context_.transport.shortcuts().preallocated_responses) return nullptr;
-  if (slot->response->in_use == detail::Buffer::kShared) return nullptr;  // set_response() will replace it
+  // set_response() will replace these.
+  if (slot->response->in_use == detail::Buffer::kShared || slot->response->capacity_bytes < len_bytes) return nullptr;
   incoming->space = nullptr;
   slot->response->revoke_lease();
   return sessions_.take_response(slot);

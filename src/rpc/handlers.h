@@ -98,8 +98,9 @@ class TERN_API Handlers {
 
   /// The request is answered or dropped.
   void on_answered(Incoming* incoming);
-  /// Moves the slot's response buffer to the request. Null: the slot has no buffer that the transport has released.
-  detail::Buffer* take_response_buffer(Incoming* incoming);
+  /// Moves the slot's response buffer to the request. Null: the slot has none for `len_bytes` that the transport has
+  /// released.
+  detail::Buffer* take_response_buffer(Incoming* incoming, size_t len_bytes);
 
   // -- Requests that their client has given up --
 

@@ -79,17 +79,20 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
 void Request::leave_handler(detail::RequestFront* front, bool has_answer) {
   Incoming* incoming = record_of(front);
   incoming->note_session();
-  if (has_answer) incoming->response = incoming->handlers->take_response_buffer(incoming);
+  if (has_answer) incoming->response = incoming->handlers->take_response_buffer(incoming, 0);
 }
 
 detail::Buffer* Request::find_buffer(detail::RequestFront* front, size_t len_bytes) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr || len_bytes > memory::Arena::kMessageBytesMax) return nullptr;
-  detail::Buffer* buffer = std::exchange(incoming->response, nullptr);
-  if (buffer == nullptr && incoming->mailbox->is_owner()) buffer = incoming->handlers->take_response_buffer(incoming);
-  if (buffer != nullptr && buffer->capacity_bytes < len_bytes) detail::release_buffer(std::exchange(buffer, nullptr));
+  const bool is_owner = incoming->mailbox->is_owner();
+  detail::Buffer* const before = incoming->response;
+  detail::Buffer* buffer = before != nullptr && before->capacity_bytes >= len_bytes ? before : nullptr;
+  if (before == nullptr && is_owner) buffer = incoming->handlers->take_response_buffer(incoming, len_bytes);
   if (buffer == nullptr) buffer = incoming->mailbox->alloc(len_bytes);
-  if (buffer == nullptr) return nullptr;
+  if (buffer == nullptr) return nullptr;  // an earlier answer stays
+  if (before != nullptr && before != buffer) detail::release_buffer(before);
+  if (is_owner) incoming->space = nullptr;  // the answer is not there
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
   return incoming->response = buffer;
 }

@@ -207,6 +207,64 @@ TYPED_TEST(RequestLife, response__a_second_call_replaces_the_first) {
   }
 }
 
+/// Calls response() with each of these lengths in turn, in a handler or later, and answers.
+template <class T>
+void expect_last_answer_that_there_was_memory_for(bool is_kept, const std::vector<size_t>& lengths) {
+  constexpr size_t kLimit = 4u << 20;
+  SCOPED_TRACE(testing::Message() << (is_kept ? "kept, " : "") << testing::PrintToString(lengths));
+  World<T> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({}, {.memory_limit_bytes = kLimit}));
+  std::optional<Request> kept;
+  std::string last;
+  const auto answer = [&](Request& request) {
+    for (size_t i = 0; i < lengths.size(); i++) {
+      auto room = request.response(lengths[i]);
+      ASSERT_EQ(room.ok(), lengths[i] < kLimit);
+      if (!room.ok()) continue;
+      last = std::string(lengths[i], static_cast<char>('a' + i));
+      std::memcpy(room->data(), last.data(), last.size());
+    }
+    request.respond();
+  };
+  ASSERT_TRUE(world.server
+                  ->on_request(kKept,
+                               [&](Request request) {
+                                 if (!is_kept) return answer(request);
+                                 kept = std::move(request);
+                               })
+                  .ok());
+  const Session session = world.open();
+  for (int again = 0; again < 3; again++) {
+    Outcome outcome;
+    ASSERT_TRUE(world.call(session, kKept, "x", outcome, 200'000).ok());
+    if (is_kept) {
+      world.run_until([&] { return kept.has_value(); });
+      answer(*kept);
+      kept.reset();
+    }
+    world.run_until([&] { return outcome.runs > 0; });
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+    EXPECT_TRUE(outcome.response == last) << outcome.response.size() << " bytes in place of " << last.size();
+  }
+}
+
+TEST(Request, response__a_call_that_fails_leaves_the_earlier_answer) {
+  constexpr size_t kNoMemory = 64u << 20, kTooLarge = (size_t{1} << 30) + 1;
+  for (const bool is_kept : {false, true}) {
+    for (const std::vector<size_t>& lengths : {std::vector<size_t>{5, kNoMemory},
+                                               {5, kTooLarge},
+                                               {100'000, kNoMemory},
+                                               {100'000, kTooLarge},
+                                               {5, 100'000, kNoMemory},
+                                               {5, 100'000, 7, kTooLarge},
+                                               {kNoMemory, 5},
+                                               {5, kNoMemory, 100'000, kTooLarge, 3}}) {
+      expect_last_answer_that_there_was_memory_for<Shm>(is_kept, lengths);
+      expect_last_answer_that_there_was_memory_for<Udp>(is_kept, lengths);
+    }
+  }
+}
+
 TYPED_TEST(RequestLife, respond__without_response_is_an_empty_answer) {
   const Session session = this->world.open();
   Outcome here, there;
