@@ -37,7 +37,7 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
 }
 
 Arena::Arena(const ArenaOptions& options, int numa_node, uint32_t first_lease)
-    : owner_(thread_name()), options_(options), numa_node_(numa_node), pid_(getpid()), next_lease_(first_lease) {}
+    : owner_(base::thread_id()), options_(options), numa_node_(numa_node), pid_(getpid()), next_lease_(first_lease) {}
 
 Arena::~Arena() {
   for (const Chunk& chunk : chunks_) {
@@ -74,19 +74,19 @@ void Arena::unobserve() {
 
 Buffer* Arena::alloc_slow(size_t len_bytes) {
   if (len_bytes > kMessageBytesMax) return nullptr;
-  const bool by_owner = is_owner();
   base::MutexLock lock(mutex_);
   if (orphaned_) return nullptr;
   const size_t size_class = len_bytes <= kSmallBytesMax ? class_of(len_bytes) : kLarge;
-  Buffer* buffer = size_class == kLarge ? take_large(len_bytes) : take_small(size_class, by_owner);
+  const bool from_owner_lists = may_use_owner_lists();
+  Buffer* buffer = size_class == kLarge ? take_large(len_bytes) : take_small(size_class, from_owner_lists);
   if (buffer == nullptr) {
-    if (!by_owner && len_bytes < options_.limit_bytes) note_shortage(size_class);
+    if (!from_owner_lists && len_bytes < options_.limit_bytes) note_shortage(size_class);
     return nullptr;
   }
   buffer->in_use = Buffer::kOwned;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
   unpoison(buffer->data(), buffer->capacity_bytes);
-  if (by_owner) {
+  if (is_owner()) {
     count_owner_out(+1);
   } else {
     ++foreign_out_;
@@ -126,12 +126,12 @@ void Arena::release_slow(Buffer* buffer) {
 void Arena::bind_owner() {
   base::MutexLock lock(mutex_);
   CHECK(!orphaned_);
-  owner_.store(thread_name(), std::memory_order_relaxed);
+  owner_.store(base::thread_id(), std::memory_order_relaxed);
 }
 
 void Arena::disown() {
   base::MutexLock lock(mutex_);
-  owner_.store(nullptr, std::memory_order_relaxed);
+  owner_.store(base::kNoThreadId, std::memory_order_relaxed);
   foreign_out_ += owner_out_.exchange(0, std::memory_order_relaxed);
 }
 
@@ -142,7 +142,7 @@ void Arena::orphan() {
     base::MutexLock lock(mutex_);
     CHECK(!orphaned_);
     orphaned_ = true;
-    owner_.store(nullptr, std::memory_order_relaxed);
+    owner_.store(base::kNoThreadId, std::memory_order_relaxed);
     foreign_out_ += owner_out_.exchange(0, std::memory_order_relaxed);
     is_last = foreign_out_ == 0;
   }
@@ -177,11 +177,12 @@ void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, s
   buffer->held_until = 0;
 }
 
-Buffer* Arena::take_small(size_t size_class, bool by_owner) {
-  FreeList& list = by_owner ? owner_free_[size_class] : foreign_free_[size_class];
-  FreeList& others = by_owner ? foreign_free_[size_class] : returned_[size_class];
-  if (by_owner && list.is_empty()) list = std::exchange(returned_[size_class], {});
-  if (list.is_empty() && !carve(size_class, by_owner ? 0 : kForeign, list)) move_blocks(others, list, kMovedBlocks);
+Buffer* Arena::take_small(size_t size_class, bool from_owner_lists) {
+  FreeList& list = from_owner_lists ? owner_free_[size_class] : foreign_free_[size_class];
+  FreeList& others = from_owner_lists ? foreign_free_[size_class] : returned_[size_class];
+  if (from_owner_lists && list.is_empty()) list = std::exchange(returned_[size_class], {});
+  if (list.is_empty() && !carve(size_class, from_owner_lists ? 0 : kForeign, list))
+    move_blocks(others, list, kMovedBlocks);
   return list.is_empty() ? nullptr : list.pop();
 }
 
@@ -337,7 +338,7 @@ bool Arena::dissolve_free_runs() {
   bool found = false;
   for (size_t size_class = 0; size_class < kClasses; ++size_class) {
     FreeList* const all[] = {&foreign_free_[size_class], &returned_[size_class], &owner_free_[size_class]};
-    const std::span<FreeList* const> lists(all, is_owner() ? 3 : 2);
+    const std::span<FreeList* const> lists(all, may_use_owner_lists() ? 3 : 2);
     std::unordered_map<std::byte*, size_t> free_blocks;
     const bool is_counted = base::try_grow([&] {
       for (const FreeList* list : lists) {

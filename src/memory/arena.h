@@ -1,8 +1,8 @@
 // Message memory of one endpoint: chunks of huge or normal pages on its NUMA node, cut into Buffers.
 // Memory layer: independent of transports and protocols.
 //
-// One owner thread allocates and frees without a lock. Every other thread takes a mutex.
-// The arena outlives its endpoint until the last Buffer has been released (docs/threads.md).
+// One owner thread allocates and frees without a lock. Every other thread takes a mutex, as every thread does while
+// there is no owner. The arena outlives its endpoint until the last Buffer has been released (docs/threads.md).
 //
 // Messages up to 65472 B lie in blocks of a power of two (128 B to 64 KiB, control line included). Blocks are cut from
 // runs of 64 KiB. A block belongs to the owner or to the other threads, and goes back to its side whoever releases it.
@@ -34,34 +34,13 @@
 #include <tern/detail/export.h>
 #include <tern/status.h>
 
+#include "base/thread_id.h"
 #include "base/thread_safety.h"
 #include "memory/chunk.h"
 #include "memory/extents.h"
 #include "memory/poison.h"
 
 namespace tern::memory {
-
-#if defined(__x86_64__)
-/// The thread pointer, which identifies the calling thread while the thread lives. A later thread may get the same one,
-/// and then takes its place as an owner. The ABI of thread-local storage stores it in the word to which it points.
-inline const void* thread_name() {
-  const void* name;
-  asm("mov %%fs:0, %0" : "=r"(name));
-  return name;
-}
-/// True if the calling thread's thread_name() is `name`.
-inline bool is_this_thread(const void* name) {
-  bool is_equal;
-  asm("cmp %%fs:0, %[name]" : "=@cce"(is_equal) : [name] "r"(name));
-  return is_equal;
-}
-#else
-/// The address of this variable identifies the thread in the same way. The TLS model is initial-exec, because an access
-/// is then one add to the thread pointer, without a call.
-TERN_API inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
-inline const void* thread_name() { return &thread_name_storage; }
-inline bool is_this_thread(const void* name) { return name == thread_name(); }
-#endif
 
 /// Receives an arena's chunks before a packet leaves from them. A transport registers them with its NIC here.
 class ChunkObserver {
@@ -100,10 +79,10 @@ class TERN_API Arena {
       share();
   }
 
-  /// Makes the calling thread the owner. All calls of the previous owner must happen before.
+  /// Makes the calling thread the owner. If there is another one, all its calls must happen before.
   void bind_owner();
-  /// Leaves the arena without an owner: from now on every thread takes the mutex, and any thread may call orphan().
-  /// The owner, or the thread that destroys the endpoint, while the owner releases no Buffer.
+  /// Leaves the arena without an owner: until bind_owner() every thread takes the mutex, and any thread may call
+  /// orphan(). The owner, or the thread that destroys the endpoint, while the owner releases no Buffer.
   void disown();
   /// Ends the endpoint's use of the arena. The release of the last Buffer deletes the arena; if no Buffer is out, this
   /// call deletes it. Owner only, or any thread after disown(). In a forked child it only closes descriptors, because
@@ -177,7 +156,11 @@ class TERN_API Arena {
   Arena(const ArenaOptions& options, int numa_node, uint32_t first_lease);
   ~Arena();
 
-  bool is_owner() const { return is_this_thread(owner_.load(std::memory_order_relaxed)); }
+  bool is_owner() const { return base::is_this_thread(owner_.load(std::memory_order_relaxed)); }
+  /// True for the owner, and for every thread while there is no owner.
+  bool may_use_owner_lists() const REQUIRES(mutex_) {
+    return is_owner() || owner_.load(std::memory_order_relaxed) == base::kNoThreadId;
+  }
   void count_owner_out(int64_t change) {
     owner_out_.store(owner_out_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
@@ -188,7 +171,7 @@ class TERN_API Arena {
   static void release_slow(Buffer* buffer);
   void share();
   void note_shortage(size_t size_class) REQUIRES(mutex_);
-  Buffer* take_small(size_t size_class, bool by_owner) REQUIRES(mutex_);
+  Buffer* take_small(size_t size_class, bool from_owner_lists) REQUIRES(mutex_);
   void give_small(Buffer* buffer) REQUIRES(mutex_);
   void init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t block_bytes) REQUIRES(mutex_);
   bool carve(size_t size_class, uint8_t home, FreeList& list) REQUIRES(mutex_);
@@ -202,9 +185,9 @@ class TERN_API Arena {
   void see_lease(const Buffer* buffer) REQUIRES(mutex_);
   void abandon();
 
-  // Written by the owner only; others may read the atomics.
-  alignas(64) std::atomic<const void*> owner_;  ///< thread_name() of the owner; null: an orphan
-  std::atomic<int64_t> owner_out_{0};           ///< allocations minus releases of the owner; may be negative
+  // Written by the owner, or with the mutex while there is none. Others may read the atomics.
+  alignas(64) std::atomic<uint64_t> owner_;  ///< base::thread_id(); base::kNoThreadId: there is none, or an orphan
+  std::atomic<int64_t> owner_out_{0};        ///< allocations minus releases of the owner; may be negative
   FreeLists owner_free_;
   mutable std::vector<Chunk> owner_chunks_;  ///< the owner's copy of chunks_
   mutable std::vector<std::pair<const std::byte*, size_t>> owner_chunks_by_base_;

@@ -47,7 +47,7 @@ enum class Receiving : uint8_t {
 
 struct EndpointContext {
   /// Takes over `its_arena` and `its_received`, which may be one arena. `orphan` runs when the Nexus dies first.
-  /// `owner` is the owner thread's name.
+  /// `owner` is the owner thread's name (base::thread_name()).
   EndpointContext(nexus::NexusCore& its_nexus, memory::Arena& its_arena, memory::Arena& its_received,
                   const RpcOptions& its_options, std::string_view transport_name, TransportPort& its_transport,
                   uint64_t its_rto_ns_min, std::function<void()> orphan, std::atomic<const void*>& owner)

@@ -16,6 +16,8 @@ namespace {
 /// Overhead of a packet on a link: Ethernet (with preamble, checksum and gap), IPv4 and UDP.
 constexpr size_t kFrameBytes = 24 + 14 + 20 + 8;
 
+constexpr const char* kNotLoopThread = "only the thread that first ran the event loop may run it";
+
 }  // namespace
 
 EndpointCore::EndpointCore(TransportPort& transport, nexus::NexusCore& nexus, memory::Arena& arena,
@@ -51,6 +53,9 @@ Status EndpointCore::start() {
   if (Status status = begin_to_trace(); !status.ok()) return status;
   if (Status status = context_.nexus.add_endpoint(context_.port); !status.ok()) return status;
   begin_to_publish();
+  // Until a thread runs the loop, and becomes the owner, several threads may allocate and release messages.
+  context_.arena.disown();
+  if (&context_.received != &context_.arena) context_.received.disown();
   context_.log.endpoint(LogKind::kEndpointCreated);
   is_started_ = true;
   return {};
@@ -88,19 +93,28 @@ Status EndpointCore::not_owner(const char* wrong_thread) const {
   return context_.port.is_orphaned() ? nexus::kNexusGone : Status(Code::kWrongThread, wrong_thread);
 }
 
-void EndpointCore::bind_owner() {
-  owner_.store(memory::thread_name(), std::memory_order_relaxed);
+/// Makes the calling thread the owner for ever, unless another thread is before it.
+Status EndpointCore::bind_owner() {
+  if (!is_owner() && (context_.port.is_orphaned() || context_.log.is_telling())) return not_owner(kNotLoopThread);
+  const void* nobody = nullptr;
+  if (!loop_thread_.compare_exchange_strong(nobody, base::thread_name(), std::memory_order_relaxed)) {
+    return not_owner(kNotLoopThread);
+  }
+  owner_.store(base::thread_name(), std::memory_order_relaxed);
   context_.mailbox->bind_owner();
   context_.arena.bind_owner();
   context_.received.bind_owner();
+  may_run_.store(true, std::memory_order_release);  // last: who sees it is not taken for the owner if it is not
+  return {};
 }
 
 Status EndpointCore::check_entry() {
-  if (!is_owner()) [[unlikely]] {
-    if (is_bound_.load(std::memory_order_relaxed) || context_.port.is_orphaned() || context_.log.is_telling()) {
-      return not_owner("only the thread that first ran the event loop may run it");
-    }
-    bind_owner();
+  // The creator may be is_owner() for a moment after another thread has bound itself.
+  const void* const loop_thread = loop_thread_.load(std::memory_order_relaxed);
+  if (loop_thread == nullptr) {
+    if (Status status = bind_owner(); !status.ok()) return status;
+  } else if (!base::is_this_thread(loop_thread) || !is_owner()) {
+    return not_owner(kNotLoopThread);
   }
   if (context_.is_in_loop) [[unlikely]] {
     return {Code::kMisuse, "the event loop runs already: handlers and continuations must not run it again"};
@@ -115,15 +129,13 @@ Status EndpointCore::check_entry() {
 Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<RequestHandler> handler,
                                  const HandlerOptions& options) {
   if (!is_owner()) return not_owner("on_request() must be called by the thread that created the endpoint");
-  if (is_bound_.load(std::memory_order_relaxed))
-    return {Code::kMisuse, "on_request() must be called before the first loop iteration"};
+  if (is_bound()) return {Code::kMisuse, "on_request() must be called before the first loop iteration"};
   return handlers_.add(type, std::move(handler), options);
 }
 
 Status EndpointCore::add_listener(std::unique_ptr<SessionListener> listener) {
   if (!is_owner()) return not_owner("on_session_event() must be called by the thread that created the endpoint");
-  if (is_bound_.load(std::memory_order_relaxed))
-    return {Code::kMisuse, "on_session_event() must be called before the first loop iteration"};
+  if (is_bound()) return {Code::kMisuse, "on_session_event() must be called before the first loop iteration"};
   if (listener == nullptr) return {Code::kNoMemory, "no memory for the listener"};
   if (context_.listener != nullptr) return {Code::kMisuse, "the endpoint has a listener for session events already"};
   context_.listener = std::move(listener);
@@ -396,6 +408,7 @@ void EndpointCore::close_all() {
   start_closing();
   (void)counters();  // keeps the last values, because the transport and the Nexus may be gone later
   is_closed_ = true;
+  may_run_.store(false, std::memory_order_relaxed);
   context_.mailbox->refuse_posts();
   end_sessions({Code::kCancelled, "the endpoint was closed"});
   if (publisher_ != nullptr) publisher_->finish(counters());

@@ -26,6 +26,7 @@
 #include <tern/endpoint.h>
 #include <tern/nexus.h>
 
+#include "base/thread_id.h"
 #include "rpc/client_sessions.h"
 #include "rpc/completions.h"
 #include "rpc/endpoint_context.h"
@@ -106,12 +107,9 @@ class TERN_API EndpointCore {
 
   /// True if this thread may run an iteration now; enter() must follow. If false, check_entry() binds the owner thread,
   /// or returns the reason.
-  bool may_enter() const { return is_owner() && !context_.is_in_loop && !is_closed_; }
+  bool may_enter() const { return may_run_.load(std::memory_order_acquire) && is_owner() && !context_.is_in_loop; }
   Status check_entry();
-  void enter() {
-    is_bound_.store(true, std::memory_order_relaxed);
-    context_.agenda.leave_armed();
-  }
+  void enter() { context_.agenda.leave_armed(); }
   void begin_iteration(uint64_t released) {
     context_.is_in_loop = true;
     // Odd within an iteration, so that the Nexus can tell peers whether this endpoint hangs in a callback.
@@ -254,9 +252,11 @@ class TERN_API EndpointCore {
   }
 
  private:
-  bool is_owner() const { return memory::is_this_thread(owner_.load(std::memory_order_relaxed)); }
+  bool is_owner() const { return base::is_this_thread(owner_.load(std::memory_order_relaxed)); }
+  /// True if the loop has run, so that the owner cannot change.
+  bool is_bound() const { return loop_thread_.load(std::memory_order_relaxed) != nullptr; }
   Status not_owner(const char* wrong_thread) const;
-  void bind_owner();
+  Status bind_owner();
   void step_iteration() {
     auto& iteration = context_.port.iteration;
     iteration.store(iteration.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -301,7 +301,7 @@ class TERN_API EndpointCore {
     return Loop::kTraits.releases_at_once ? UINT64_MAX : context_.released;
   }
 
-  std::atomic<const void*> owner_{memory::thread_name()};
+  std::atomic<const void*> owner_{base::thread_name()};  ///< at first the creator
   EndpointContext context_;
   Peers peers_;
   Completions completions_;
@@ -312,10 +312,10 @@ class TERN_API EndpointCore {
   LifeSigns life_signs_;
   std::unique_ptr<Publisher> publisher_;  ///< null: no page shows this endpoint
 
-  uint32_t idle_iterations_ = 0;  ///< iterations that found nothing to receive
-  std::atomic<bool> is_bound_{
-      false};  ///< the loop has run, so that the owner cannot change; other threads that try to run it read this
-  bool is_started_ = false;  ///< start() has succeeded
+  uint32_t idle_iterations_ = 0;                   ///< iterations that found nothing to receive
+  std::atomic<const void*> loop_thread_{nullptr};  ///< the owner from the loop's first run on
+  std::atomic<bool> may_run_{false};               ///< is_bound() and not is_closed_
+  bool is_started_ = false;                        ///< start() has succeeded
   bool is_closed_ = false;
   Status failure_;  ///< the transport's failure, which is final
   uint64_t link_bytes_per_sec_ = 0;

@@ -21,7 +21,7 @@ namespace tern::rpc {
 
 class EndpointLog {
  public:
-  /// `owner` is the name of the endpoint's owner thread, and is changed while the sink runs.
+  /// `owner` is the endpoint's owner thread (base::thread_name()), and is changed while the sink runs.
   EndpointLog(nexus::NexusCore& nexus, const nexus::EndpointPort& port, std::atomic<const void*>& owner)
       : nexus_(nexus), port_(port), owner_(owner), is_on_(nexus.has_log()) {}
 

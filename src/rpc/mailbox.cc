@@ -3,10 +3,15 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/try.h"
 #include "rpc/handlers.h"
 
 namespace tern::rpc {
+namespace {
+/// The mailbox for which this thread runs a worker handler.
+thread_local const Mailbox* served = nullptr;
+}  // namespace
 
 bool Incoming::is_hopeless(uint64_t now_ns) const {
   return deadline_ns != UINT64_MAX && deadline_ns <= now_ns + handler->time.expected_ns(now_ns);
@@ -163,7 +168,7 @@ bool Mailbox::begin_task() {
   {
     base::MutexLock lock(mutex_);
     if (!is_closed_) {
-      workers_++;
+      enter();
       return true;
     }
     tasks_--;
@@ -190,23 +195,30 @@ Incoming* Mailbox::take_waiting() {
 bool Mailbox::enter_worker() {
   base::MutexLock lock(mutex_);
   if (is_closed_) return false;
-  workers_++;
+  enter();
   return true;
+}
+
+void Mailbox::enter() {
+  workers_++;
+  served = this;
 }
 
 void Mailbox::leave_worker() {
   base::MutexLock lock(mutex_);
+  served = nullptr;
   if (--workers_ == 0) no_workers_.notify_all();
 }
 
 void Mailbox::close() {
+  CHECK(served != this);                          // ~Rpc in a worker handler would wait for itself
   std::vector<detail::InlineFunction<>> dropped;  // destroyed without the lock, because the functions may hold Requests
   {
     base::MutexLock lock(mutex_);
     is_closed_ = true;
     keep_alive_ = true;
     wake_ = nullptr;
-    owner_.store(nullptr, std::memory_order_relaxed);
+    owner_.store(base::kNoThreadId, std::memory_order_relaxed);
     arena.disown();
     if (&received != &arena) received.disown();
     while (answered_ != nullptr) give_incoming(std::exchange(answered_, answered_->next_free));

@@ -17,6 +17,7 @@
 #include <tern/environment.h>
 
 #include "base/pool.h"
+#include "base/thread_id.h"
 #include "base/thread_safety.h"
 #include "memory/arena.h"
 #include "rpc/tracer.h"
@@ -125,7 +126,7 @@ class TERN_API Mailbox {
   /// Takes over both arenas, which may be the same one.
   Mailbox(memory::Arena& its_arena, memory::Arena& received_arena, Environment& its_environment)
       : arena(its_arena), received(received_arena), environment(its_environment) {
-    owner_.store(memory::thread_name(), std::memory_order_relaxed);
+    owner_.store(base::thread_id(), std::memory_order_relaxed);
   }
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
@@ -152,8 +153,8 @@ class TERN_API Mailbox {
     taken_types_[type / 64].fetch_or(uint64_t{1} << type % 64, std::memory_order_relaxed);
   }
 
-  bool is_owner() const { return memory::is_this_thread(owner_.load(std::memory_order_relaxed)); }
-  void bind_owner() { owner_.store(memory::thread_name(), std::memory_order_relaxed); }
+  bool is_owner() const { return base::is_this_thread(owner_.load(std::memory_order_relaxed)); }
+  void bind_owner() { owner_.store(base::thread_id(), std::memory_order_relaxed); }
 
   /// Returns a record at rest. Null: no memory. Owner only.
   Incoming* take_incoming(Handlers* handlers) {
@@ -258,11 +259,12 @@ class TERN_API Mailbox {
   void end();
   /// Takes back a record after close().
   void give_after_close(Incoming* incoming) REQUIRES(mutex_);
+  void enter() REQUIRES(mutex_);
   /// True if no thread will use the mailbox any more.
   bool is_over() const REQUIRES(mutex_) { return is_closed_ && !keep_alive_ && out_ == 0 && tasks_ == 0; }
 
   Incoming* free_ = nullptr;  ///< owner only
-  std::atomic<const void*> owner_{nullptr};
+  std::atomic<uint64_t> owner_{base::kNoThreadId};
   std::atomic<bool> has_mail_{false};
   std::array<std::atomic<uint64_t>, wire::kRequestTypes / 64> taken_types_{};  ///< a bit for each type of note_taken()
   base::Mutex mutex_;

@@ -200,16 +200,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ArenaModel,
                                          ModelCase{"shared_huge", true, true, SIZE_MAX}),
                          [](const auto& model) { return model.param.name; });
 
-TEST(ThreadName, is_that_of_the_calling_thread_only) {
-  const void* const here = thread_name();
-  EXPECT_TRUE(is_this_thread(here));
-  EXPECT_FALSE(is_this_thread(nullptr));
-  std::thread([here] {
-    EXPECT_FALSE(is_this_thread(here));
-    EXPECT_TRUE(is_this_thread(thread_name()));
-  }).join();
-}
-
 TEST(Arena, sizes_around_each_class_boundary) {
   Arena* arena = make(small_options());
   for (size_t block = 128; block <= 65536; block *= 2) {
@@ -839,6 +829,54 @@ TEST(Arena, another_thread_can_become_the_owner) {
   Buffer* foreign_now = arena->alloc(10);
   ASSERT_NE(foreign_now, nullptr);
   Arena::release(foreign_now);
+  EXPECT_EQ(arena->buffers_out(), 0u);
+  arena->orphan();
+}
+
+/// Several threads allocate and release before one of them becomes the owner, and meanwhile.
+TEST(Arena, a_thread_can_become_the_owner_while_others_allocate) {
+  for (int round = 0; round < 200; round++) {
+    Arena* arena = make(small_options());
+    arena->disown();
+    std::atomic<int> ready{0};
+    const auto use = [&](bool becomes_owner) {
+      ready++;
+      while (ready != 3) {
+      }
+      std::vector<Buffer*> mine;
+      for (int i = 0; i < 100; i++) {
+        if (becomes_owner && i == 10) arena->bind_owner();
+        Buffer* buffer = arena->alloc(100);
+        ASSERT_NE(buffer, nullptr);
+        stamp(buffer, reinterpret_cast<uintptr_t>(buffer));
+        mine.push_back(buffer);
+        if (i % 3 == 2) {
+          Arena::release(mine.front());
+          mine.erase(mine.begin());
+        }
+      }
+      give(mine);
+    };
+    std::thread owner(use, true), other(use, false);
+    use(false);
+    other.join();
+    owner.join();
+    EXPECT_EQ(arena->buffers_out(), 0u);
+    arena->disown();
+    arena->check_invariants();
+    arena->orphan();
+  }
+}
+
+/// A block that was allocated while there was no owner belongs to the later owner.
+TEST(Arena, a_block_from_before_the_owner_goes_to_the_owner) {
+  Arena* arena = make(small_options());
+  arena->disown();
+  Buffer* const early = arena->alloc(100);
+  arena->bind_owner();
+  Arena::release(early);
+  EXPECT_EQ(arena->alloc(100), early);
+  Arena::release(early);
   EXPECT_EQ(arena->buffers_out(), 0u);
   arena->orphan();
 }

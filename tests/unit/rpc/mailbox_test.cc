@@ -59,6 +59,27 @@ class MailboxTest : public testing::Test {
   std::vector<Incoming*> requests_;
 };
 
+TEST_F(MailboxTest, close__in_a_worker_handler_ends_the_process) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        if (mailbox_->enter_worker()) mailbox_->close();
+      },
+      "CHECK failed");
+}
+
+// It may have the owner's stack, and with it the owner's pthread_self(3).
+TEST_F(MailboxTest, is_owner__is_false_in_a_thread_that_begins_after_the_owner_has_ended) {
+  for (int i = 0; i < 20; i++) {
+    std::thread([&] {
+      mailbox_->bind_owner();
+      EXPECT_TRUE(mailbox_->is_owner());
+    }).join();
+    std::thread([&] { EXPECT_FALSE(mailbox_->is_owner()); }).join();
+  }
+  mailbox_->bind_owner();
+}
+
 TEST_F(MailboxTest, request_without_a_task_does_not_wait) {
   Incoming* request = make_in_time();
   ASSERT_TRUE(mailbox_->add_waiting(request));
