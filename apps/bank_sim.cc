@@ -191,13 +191,15 @@ int main(int argc, char** argv) {
       "moment may\nmoney be made or lost, and after the faults all transfers must be settled soon. Example: "
       "bank_sim --seed=7 --verbose");
   gflags::ParseCommandLineFlags(&argc, &argv, true);
-  if (argc > 1 || FLAGS_branches < 2 || FLAGS_branches > 200 || !(FLAGS_seconds >= 0 && FLAGS_seconds <= 3600)) {
-    std::fprintf(
-        stderr, "bank_sim: --branches must be between 2 and 200, --seconds between 0 and 3600; --help has the flags\n");
+  if (argc > 1 || FLAGS_branches < 2 || FLAGS_branches > 200 || !(FLAGS_seconds >= 0 && FLAGS_seconds <= 3600) ||
+      FLAGS_seeds < 1) {
+    std::fprintf(stderr,
+                 "bank_sim: --branches must be between 2 and 200, --seconds between 0 and 3600, --seeds at least 1; "
+                 "--help has the flags\n");
     return 1;
   }
-  for (uint64_t seed = FLAGS_seed; seed < FLAGS_seed + FLAGS_seeds; seed++) {
-    if (!Run(seed).run()) return 1;
+  for (uint64_t i = 0; i < FLAGS_seeds; i++) {
+    if (!Run(FLAGS_seed + i).run()) return 1;
   }
   return 0;
 }

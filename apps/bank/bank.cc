@@ -201,7 +201,9 @@ int main(int argc, char** argv) {
           "--drop=0.01"))
     return 1;
   if (FLAGS_branches < 2 || FLAGS_branches > 64) return programs::fail("--branches must be between 2 and 64");
-  if (!(FLAGS_kill_seconds >= 0)) return programs::fail("--kill_seconds must be at least 0");
+  if (!(FLAGS_kill_seconds >= 0 && FLAGS_kill_seconds <= 1e6)) {
+    return programs::fail("--kill_seconds must be between 0 and 1000000");
+  }
   if (!programs::check_page_of_processes()) return 1;
   if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
       !FLAGS_server_transport_options.empty()) {

@@ -157,8 +157,11 @@ int main(int argc, char** argv) {
           "--json --step_ns=900,500,600,300,400",
           programs::Scope::kSimulated))
     return 1;
-  if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024) {
-    return programs::fail("--replicas must be between 3 and 7, --clients between 1 and 1024");
+  if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024 ||
+      FLAGS_batch_max < 1 || FLAGS_batch_max > 1024 || FLAGS_operations < 1) {
+    return programs::fail(
+        "--replicas must be between 3 and 7, --clients between 1 and 1024, --batch_max between 1 and 1024, "
+        "--operations at least 1");
   }
   replicated::use_own_heap();
   StepTimes times = {};

@@ -48,6 +48,8 @@ def parse_arguments(arguments):
         parser.error(str(error))
     if not 0 < options.seconds <= 3600:
         parser.error('--seconds must be more than 0 and at most 3600')
+    if not os.path.isdir(options.root):
+        parser.error(f'--root={options.root} is not a directory')
     if options.to and os.path.realpath(options.root) != '/':
         parser.error('--to does not work with --root')
     if options.build_dir and not os.path.isdir(options.build_dir):

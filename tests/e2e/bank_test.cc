@@ -40,6 +40,14 @@ TEST(Bank, role_flag_is_refused_with_the_reason) {
   EXPECT_THAT(outcome.output, HasSubstr("bank starts its processes itself"));
 }
 
+TEST(Bank, kill_interval_out_of_range_is_refused_with_the_range) {
+  for (const char* const value : {"-1", "1e10", "inf", "nan"}) {
+    const Outcome outcome = run("bank --seconds=0.1 --kill_seconds=" + std::string(value));
+    EXPECT_EQ(outcome.code, 1) << value;
+    EXPECT_THAT(outcome.output, HasSubstr("--kill_seconds must be between 0 and 1000000")) << value;
+  }
+}
+
 TEST(BankSim, settles_on_simulated_hosts_whatever_the_seed) {
   const Outcome outcome = run("bank_sim --branches=20 --seeds=5");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -56,8 +64,18 @@ TEST(BankSim, equal_seeds_give_equal_runs) {
   EXPECT_NE(first.output, other.output);
 }
 
+TEST(BankSim, largest_seed_is_run_and_followed_by_0) {
+  const Outcome outcome = run("bank_sim --branches=2 --seconds=0.01 --seed=18446744073709551615 --seeds=2");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("seed 18446744073709551615: "));
+  EXPECT_THAT(outcome.output, HasSubstr("seed 0: "));
+}
+
 TEST(BankSim, value_out_of_range_is_refused_with_the_range) {
-  const Outcome outcome = run("bank_sim --branches=1");
+  Outcome outcome = run("bank_sim --branches=1");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("--branches must be between 2 and 200"));
+  outcome = run("bank_sim --seeds=0");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--seeds at least 1"));
 }

@@ -168,6 +168,7 @@ class Here(unittest.TestCase):
                                 (['--to=1.2.3.4:'], 'is not HOST'), (['--to=1.2.3.4:70000'], 'is not HOST'),
                                 (['--transport=pigeon'], 'choose from: shm, udp, xdp, dpdk, verbs, mlx5'),
                                 (['--build-dir=/no/such'], 'is not a directory'),
+                                (['--root=/no/such'], 'is not a directory'),
                                 (['--to=a', '--root=/tmp'], 'not work with --root'),
                                 (['--seconds=0'], '--seconds must be'), (['--port=0'], '--port must be'),
                                 (['--transport_options=a=b'], 'a single --transport'),

@@ -248,4 +248,7 @@ TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
   EXPECT_THAT(run("raft_server --id=1 --replicas=1=a:1,1=b:1,3=c:1").output, HasSubstr("appears twice"));
   EXPECT_THAT(run("raft_client --get=key").output, HasSubstr("--replicas is missing"));
   EXPECT_THAT(run("raft_cluster --size=2").output, HasSubstr("--size must be between 3 and 7"));
+  EXPECT_THAT(run("raft_sim --batch_max=0").output, HasSubstr("--batch_max between 1 and 1024"));
+  EXPECT_THAT(run("raft_sim --batch_max=1025").output, HasSubstr("--batch_max between 1 and 1024"));
+  EXPECT_THAT(run("raft_sim --operations=0").output, HasSubstr("--operations at least 1"));
 }
