@@ -2,7 +2,10 @@
 // and checked. All code runs in the main thread.
 #include <gflags/gflags.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -31,6 +34,26 @@ namespace {
 using replicated::Operation;
 using replicated::Outcome;
 
+/// True if `text` is a key that is not empty, and `values` times '=' and a value. Only the last value may contain '='.
+bool has_form(const std::string& text, ptrdiff_t values) {
+  return !text.empty() && text[0] != '=' && std::count(text.begin(), text.end(), '=') >= values;
+}
+
+/// Returns an empty string if the flags have one command, and it has its form; otherwise the error message.
+std::string problem_of_command() {
+  using programs::is_given;
+  constexpr std::array kWithText = {"get", "put", "erase", "swap", "add", "remove"};
+  if (std::count_if(kWithText.begin(), kWithText.end(), is_given) + FLAGS_about + FLAGS_load != 1) {
+    return "give exactly one command: --get, --put, --erase, --swap, --add, --remove, --about or --load";
+  }
+  if (is_given("get") && FLAGS_get.empty()) return "--get must be a KEY that is not empty";
+  if (is_given("erase") && FLAGS_erase.empty()) return "--erase must be a KEY that is not empty";
+  if (is_given("put") && !has_form(FLAGS_put, 1)) return "--put must be KEY=VALUE, with a KEY that is not empty";
+  if (is_given("swap") && !has_form(FLAGS_swap, 2)) return "--swap must be KEY=OLD=NEW, with a KEY that is not empty";
+  if (is_given("remove") && FLAGS_remove == 0) return "--remove must be an id above 0";
+  return "";
+}
+
 /// One request of the user, and its exit code.
 class Asking {
  public:
@@ -39,9 +62,10 @@ class Asking {
         client_(endpoint, tern::real_environment(), replicated::client_options(members)),
         administrator_(endpoint, tern::real_environment(), replicated::client_options(members)) {}
 
+  /// Sends the command, which problem_of_command() has checked.
   void begin() {
     const auto first = [](std::string& text) {
-      const size_t equals = std::min(text.find('='), text.size());
+      const size_t equals = text.find('=');
       std::string head = text.substr(0, equals);
       text.erase(0, equals + 1);
       return head;
@@ -60,14 +84,10 @@ class Asking {
       exit_code_ = problem.empty() ? 0 : programs::fail("%s", problem.c_str());
     };
     if (FLAGS_remove != 0) return administrator_.change(replicated::Action::kRemove, FLAGS_remove, {}, changed);
-    if (!FLAGS_add.empty()) {
-      const auto member = replicated::parse_members(FLAGS_add);
-      if (!member || member->size() != 1) return end(programs::fail("--add is ID=HOST:PORT"));
-      return administrator_.change(replicated::Action::kAdd, member->front().first, member->front().second, changed);
-    }
     if (FLAGS_about) return tell(0);
-    end(programs::fail(
-        "there is nothing to do: give --get, --put, --erase, --swap, --add, --remove, --about or --load"));
+    const auto member = replicated::parse_members(FLAGS_add);
+    if (!member || member->size() != 1) return end(programs::fail("--add is ID=HOST:PORT"));
+    administrator_.change(replicated::Action::kAdd, member->front().first, member->front().second, changed);
   }
   int exit_code() const { return exit_code_; }  ///< -1: the request has not ended
 
@@ -163,5 +183,6 @@ int main(int argc, char** argv) {
   const auto members = replicated::parse_members(FLAGS_replicas);
   if (!members) return 1;
   if (members->empty()) return programs::fail("--replicas is missing: one at least, as in 1=10.0.0.1:31850");
+  if (const std::string problem = problem_of_command(); !problem.empty()) return programs::fail("%s", problem.c_str());
   return programs::with_transport([&]<class T>() { return run<T>(*members); });
 }

@@ -161,6 +161,8 @@ TEST(Raft, one_command_after_the_other) {
   EXPECT_EQ(run(client + " --get=colour --lease_reads").output, "green\n");
   EXPECT_EQ(run(client + " --erase=colour").code, 0);
   EXPECT_THAT(run(client + " --get=colour").output, HasSubstr("there is no such key"));
+  EXPECT_EQ(run(client + " --put=sum=1+1=2").code, 0);  // only the first '=' ends the key
+  EXPECT_EQ(run(client + " --get=sum").output, "1+1=2\n");
   EXPECT_THAT(run(client + " --about").output, HasSubstr("\"state\":\"leader\""));
   EXPECT_THAT(run(client + " --get=colour --cluster=other").output, HasSubstr("belongs to another cluster"));
 }
@@ -237,6 +239,31 @@ TEST(Raft, directory_whose_first_start_was_cut_off_is_used) {
   }
   EXPECT_TRUE(std::filesystem::exists(own + "/replica"));
   EXPECT_FALSE(std::filesystem::exists(own + "/replica.new"));
+}
+
+TEST(RaftBadUse, client_without_exactly_one_command_is_refused) {
+  const std::string client = "raft_client --replicas=" + members({1, 2, 3});
+  for (const char* const flags : {"", " --put=x=1 --get=x", " --erase=a --put=b=c", " --load --put=a=b",
+                                  " --about --get=", " --add=4=127.0.0.1:1 --remove=3"}) {
+    const Outcome outcome = run(client + flags);
+    EXPECT_EQ(outcome.code, 1) << flags;
+    EXPECT_THAT(outcome.output, HasSubstr("give exactly one command")) << flags;
+  }
+}
+
+TEST(RaftBadUse, command_of_another_form_is_refused_with_its_form) {
+  const std::string client = "raft_client --replicas=" + members({1, 2, 3});
+  for (const char* const flags : {"--get=", "--erase="}) {
+    EXPECT_THAT(run(client + " " + flags).output, HasSubstr("must be a KEY that is not empty")) << flags;
+  }
+  for (const char* const flags : {"--put=", "--put=colour", "--put==blue"}) {
+    EXPECT_THAT(run(client + " " + flags).output, HasSubstr("--put must be KEY=VALUE")) << flags;
+  }
+  for (const char* const flags : {"--swap=", "--swap=colour", "--swap=colour=blue", "--swap==blue=green"}) {
+    EXPECT_THAT(run(client + " " + flags).output, HasSubstr("--swap must be KEY=OLD=NEW")) << flags;
+  }
+  EXPECT_THAT(run(client + " --remove=0").output, HasSubstr("--remove must be an id above 0"));
+  EXPECT_THAT(run(client + " --add=").output, HasSubstr("--add is ID=HOST:PORT"));
 }
 
 TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
