@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "json_log.h"
+
 DEFINE_string(transport, tern::transports::kEntries[0].name, "the transport; --list_transports prints the names");
 DEFINE_string(
     transport_options, "",
@@ -224,6 +226,18 @@ bool check_page_of_processes() {
 
 bool has_faults() {
   return FLAGS_drop > 0 || FLAGS_dup > 0 || FLAGS_reorder > 0 || FLAGS_corrupt > 0 || FLAGS_delay > 0;
+}
+
+tern::NexusOptions nexus_options() {
+  tern::NexusOptions options{.page = FLAGS_page};
+  if (FLAGS_log) {
+    options.log = json_log();
+  } else if (!FLAGS_page.empty()) {
+    options.log = tern::log_to([](const tern::LogEvent& event) {
+      if (event.kind == tern::LogKind::kPageMissing) fail_with("--page=" + FLAGS_page, event.status);
+    });
+  }
+  return options;
 }
 
 tern::RpcOptions rpc_options(uint16_t endpoint_id) {

@@ -16,7 +16,6 @@
 #include <string>
 #include <string_view>
 
-#include "json_log.h"
 #include "transport_list.h"
 
 DECLARE_string(transport);
@@ -117,8 +116,9 @@ typename T::Options transport_options(Role role = Role::kClient) {
   return options;
 }
 
-/// The options of a Nexus that the flags select.
-inline tern::NexusOptions nexus_options() { return {.page = FLAGS_page, .log = FLAGS_log ? json_log() : nullptr}; }
+/// The options of a Nexus that the flags select. If its page cannot be made, the program goes on, and a line on
+/// standard error gives the reason.
+tern::NexusOptions nexus_options();
 
 /// The options of an endpoint that the flags select.
 tern::RpcOptions rpc_options(uint16_t endpoint_id);

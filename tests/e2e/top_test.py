@@ -211,6 +211,12 @@ class ProgramsTest(unittest.TestCase):
                     process.terminate()
                     process.wait(PATIENCE_S)
 
+    def test_page_that_cannot_be_made_is_reported(self):
+        result = subprocess.run([BUILD / "apps/hello", "--transport=udp", "--page=/no/such/page"], capture_output=True,
+                                text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual((result.returncode, result.stdout.count("\n")), (0, 1), result.stderr)
+        self.assertRegex(result.stderr, r"\Ahello: --page=/no/such/page: .*No such file or directory\n\Z")
+
     def test_processes_of_one_program_do_not_share_a_file(self):
         for command in (["hello", "--processes"], ["bank"], ["raft_cluster"]):
             program = BUILD / "apps" / command[0]
