@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cinttypes>
+#include <string_view>
 
 #include "views.h"
 
@@ -6,16 +8,37 @@ namespace top {
 
 namespace {
 
-/// Texts of pages are printable ASCII, but file names may contain any byte.
-std::string quoted(const std::string& text) {
+/// The length in bytes of the character that `text` begins with: a printable one of ASCII, or any further one in UTF-8
+/// (RFC 3629). 0: it begins with none of these.
+size_t character_length(std::string_view text) {
+  const auto byte = [text](size_t i) -> uint32_t { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return lead >= ' ' && lead <= '~' ? 1 : 0;
+  if (lead < 0xc0 || lead > 0xf7) return 0;
+  const size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  uint32_t code = lead & (0x7fu >> length);
+  for (size_t i = 1; i < length; i++) {
+    if (byte(i) >> 6 != 2) return 0;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  const uint32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
+  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+  return code >= least && code <= 0x10ffff && !is_surrogate ? length : 0;
+}
+
+/// Texts of pages are printable ASCII, but file names may contain any byte. A byte that belongs to no character becomes
+/// an escape.
+std::string quoted(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) > '~') {
-      add(out, "\\u%04x", static_cast<unsigned char>(c));
+  while (!text.empty()) {
+    const size_t length = character_length(text);
+    if (text[0] == '"' || text[0] == '\\') out += '\\';
+    if (length == 0) {
+      add(out, "\\u%04x", static_cast<unsigned char>(text[0]));
     } else {
-      out += c;
+      out += text.substr(0, length);
     }
+    text.remove_prefix(std::max(length, size_t{1}));
   }
   return out + '"';
 }

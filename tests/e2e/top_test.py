@@ -249,6 +249,16 @@ class FilesTest(unittest.TestCase):
                 if form == "--json":
                     self.assertIn("half_written", [pathlib.Path(p["file"]).name for p in json.loads(result.stdout)["pages"]])
 
+    def test_file_names_keep_their_characters(self):
+        # An escape stands for each byte that is not part of a character: a surrogate's or an overlong form, a cut one.
+        names = {"käse, 奶酪, \U0001f9c0".encode(): "käse, 奶酪, \U0001f9c0", b"\xff\xe5\xa5": "\xff\xe5\xa5",
+                 b"\xed\xa0\x80": "\xed\xa0\x80", b"\xc0\xaf\xe0\x80\xaf": "\xc0\xaf\xe0\x80\xaf",
+                 b"\xf4\x90\x80\x80": "\xf4\x90\x80\x80", "\x7f\x80é".encode(): "\x7f\x80é"}
+        result = subprocess.run([TOP, "--once", "--json", *(b"/absent/" + name for name in names)], capture_output=True,
+                                timeout=PATIENCE_S, check=False)
+        files = [entry["file"] for entry in json.loads(result.stdout.decode())["unreadable"]]
+        self.assertEqual(files, ["/absent/" + name for name in names.values()])
+
     def test_wrong_arguments_are_refused(self):
         for arguments in (["--interval=0"], ["--interval=x"], ["--sessions=-1"], ["--none"], ["--json", "--prometheus"]):
             result = top(*arguments)
