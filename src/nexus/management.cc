@@ -74,7 +74,7 @@ void Management::remove_endpoint(EndpointName name, Duration now) {
         CHECK(sessions_[index].state == State::kAsked);
         sessions_[index].refusal = Refusal::kEndpointClosing;
         end_session(index, now);
-        send_reply(peers_[session.peer].address, index);
+        send_first_reply(index);
         break;
     }
   }
@@ -232,8 +232,11 @@ Management::Happening* Management::add_happening(LogKind kind) {
   return &happening;
 }
 
+/// Sends nothing about a client's session to an address that the client has left: asks and disconnects are repeated, as
+/// if this one was lost. A server cannot make its clients open sessions, so that theirs are not left out.
 void Management::send_about(uint32_t index, ManagementKind kind) {
   const Session& session = sessions_[index];
+  if (!session.is_client && has_left_address(peers_[session.peer])) return;
   ManagementMessage m = message_of(kind, peers_[session.peer], session.token);
   m.to_endpoint = session.remote_endpoint;
   m.to_key = session.remote_key;

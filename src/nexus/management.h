@@ -49,8 +49,7 @@ struct ManagementOptions {
   Duration linger = std::chrono::seconds(5);
   size_t peers_max = 65536;        ///< most relations; requests for more are refused
   size_t sessions_max = 1u << 22;  ///< most records, including ended sessions; further requests are refused
-  /// Most relations with one address and port. A Nexus that reaches this Nexus by several of its addresses has several
-  /// relations.
+  /// Most relations with one address and port. A Nexus has several if it reaches this one by several addresses.
   uint32_t peers_per_port_max = 4;
   // Limits for the clients of one IPv4 address, or one IPv6 /64. The first two are options of NexusOptions.
   size_t peers_per_address_max = 1024;
@@ -246,8 +245,7 @@ class Management {
     bool is_v6 = false;
     friend bool operator==(const SourceKey&, const SourceKey&) = default;
   };
-  /// An endpoint that was asked whether it receives packets of a peer. The answer is outstanding while
-  /// life->is_asked().
+  /// An endpoint that was asked whether it receives packets of a peer. It has not answered while life->is_asked().
   struct Asked {
     EndpointName endpoint;
     std::shared_ptr<PeerLife> life;
@@ -380,6 +378,7 @@ class Management {
   wire::Refusal limit_of(uint32_t peer, std::string_view from) const;
   static uint32_t offer_of(LocalEndpoint& endpoint, const SessionTerms& terms);
   void send_reply(std::string_view to, uint32_t index);
+  void send_first_reply(uint32_t index);  ///< to the relation's address
   void send_cookie(std::string_view to, const wire::ManagementMessage& request, Duration now);
   void send_refusal(std::string_view to, const wire::ManagementMessage& request, wire::Refusal refusal);
   void note_refusal(std::string_view client, uint16_t endpoint, wire::Refusal refusal);
@@ -426,6 +425,7 @@ class Management {
   void free_peer(uint32_t index);
   void adopt(uint32_t index, uint64_t remote_run, Duration now);
   void hear(Peer& peer, Duration now) const;  ///< a sign of life
+  static bool has_left_address(const Peer& peer);
   void ping(uint32_t index, Duration now);
   void probe(uint32_t index, Duration now);
   void on_ping(std::string_view from, const wire::ManagementMessage& m, Duration now);

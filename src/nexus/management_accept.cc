@@ -192,7 +192,7 @@ bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint
     session.refusal = why;
     end_session(index, now);
     counters_.refused++;
-    send_reply(peers_[session.peer].address, index);
+    send_first_reply(index);
     return true;
   };
   if (refusal != Refusal::kNone) return refuse(refusal);
@@ -218,7 +218,7 @@ bool Management::answer_session(LocalEndpoint& endpoint, EndpointName from, uint
   session.credits = terms.credits;
   session.first_number = terms.first_number;
   session.path_token = terms.path_token;
-  send_reply(peers_[session.peer].address, index);
+  send_first_reply(index);
   repeat_later(index, kConfirmIntervals, now);
   return true;
 }
@@ -235,6 +235,13 @@ uint32_t Management::offer_of(LocalEndpoint& endpoint, const SessionTerms& terms
   if (found != offers.end()) return index;
   if (!base::try_grow([&] { offers.push_back({terms.transport, terms.address, terms.credit_unit}); })) return kNone;
   return index;
+}
+
+/// Sends the endpoint's answer as soon as it is there. A client that has left the relation's address gets it when it
+/// repeats its request.
+void Management::send_first_reply(uint32_t index) {
+  const Peer& peer = peers_[sessions_[index].peer];
+  if (!has_left_address(peer)) send_reply(peer.address, index);
 }
 
 void Management::send_reply(std::string_view to, uint32_t index) {

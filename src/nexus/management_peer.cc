@@ -15,6 +15,9 @@ namespace {
 constexpr Duration kProbeInterval = std::chrono::milliseconds(1);
 /// A peer is dead only after this many lost pings, because its timer may fire late by chance.
 constexpr uint32_t kPingsBeforeDeath = 3;
+/// A peer that lives, but has not answered this many pings, may have left its address. A dead peer gets fewer pings
+/// before it is declared gone.
+constexpr uint32_t kPingsToALiveAddress = 32;
 /// An endpoint that has not answered keeps a silent peer alive for this many liveness timeouts. Its thread may run a
 /// handler, or not run its loop, and its receive queue may be full of the peer's packets.
 constexpr int kTimeoutsOfEndpoints = 4;
@@ -134,6 +137,14 @@ void Management::hear(Peer& peer, Duration now) const {
 
 // ---- Pings ----
 
+/// Returns true if the peer lives, but has not answered kPingsToALiveAddress pings: its messages may come from another
+/// address. Until it answers, its address gets one ping in a liveness timeout, and for the peer's sessions no asks,
+/// disconnects or first replies (clause 7.5.7). Otherwise a peer could leave its address to a third party, and make
+/// this side send there for ever.
+bool Management::has_left_address(const Peer& peer) {
+  return peer.nonce != 0 && peer.pings_unanswered >= kPingsToALiveAddress;
+}
+
 void Management::ping(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   if (peer.nonce == 0) {
@@ -201,17 +212,21 @@ void Management::on_peer_time(uint32_t index, Duration now) {
   // The order matters, because an endpoint notes its packets before it answers.
   const bool may_be_dead = is_dead(peer);
   look_for_life(index, now);
+  if (peer.session_count == 0 && now - peer.idle_since >= options_.linger) return free_peer(index);
   if (peer.watched == 0 && peer.nonce == 0) {
     if (peer.session_count > 0) return;  // ended records linger; the last one arms the timer when it is freed
-    if (now - peer.idle_since >= options_.linger) return free_peer(index);
     return arm_peer(index, peer.idle_since + options_.linger);
   }
   if (may_be_dead && is_dead(peer)) {
     return peer_gone(index, silence_of(peer), now);
   }
   if (peer.nonce == 0 && now - peer.heard_at < period()) return arm_peer(index, peer.heard_at + period());
-  const bool is_in_doubt = peer.nonce != 0 && awake(now) - peer.heard_awake >= options_.liveness_timeout / 2;
+  const Duration doubt_in = options_.liveness_timeout / 2 - (awake(now) - peer.heard_awake);
+  const bool is_in_doubt = peer.nonce != 0 && doubt_in <= Duration(0);
   if (is_in_doubt && now - peer.life_asked_at >= period() / 2) ask_life(index, now);
+  if (has_left_address(peer) && now - peer.pinged_at < options_.liveness_timeout) {
+    return arm_peer(index, now + std::clamp(doubt_in, retry_period(), period()));
+  }
   ping(index, now);
 }
 

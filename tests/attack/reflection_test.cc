@@ -43,6 +43,32 @@ TEST(Reflection, other_management_messages_with_a_forged_source) {
   EXPECT_LE(third.bytes_received(), third.bytes_sent());
 }
 
+/// A client opens a session from an address, leaves the address to a third party, and lives on at another address.
+TEST(Reflection, client_leaves_its_address_and_lives_on_at_another) {
+  Server<Udp> server;
+  Hostile hostile(server.uri(), Address::parse("127.0.0.3").ip);
+  const HostileSession session = hostile.open();
+  Socket other;
+  const auto ping = encoded(about(session, ManagementKind::kPing));
+  size_t signs_of_life = 0;
+  const size_t sent_before = hostile.management.bytes_sent(), got_before = hostile.management.bytes_received();
+  const auto until = Clock::now() + 2 * kListening;
+  while (Clock::now() < until) {
+    other.send(session.server_management, ping);
+    const auto again = Clock::now() + milliseconds(250);
+    while (Clock::now() < again) (void)hostile.management.receive(milliseconds(5));
+    ManagementMessage pong;
+    for (auto bytes = other.receive(); !bytes.empty(); bytes = other.receive()) {
+      const bool is_valid = wire::parse_management(bytes, pong) == wire::ManagementDrop::kNone;
+      signs_of_life += is_valid && pong.sender_run == session.reply.sender_run;
+    }
+  }
+  EXPECT_GT(signs_of_life, 2u);
+  EXPECT_EQ(hostile.management.bytes_sent(), sent_before);
+  constexpr size_t kPingsBefore = 32;
+  EXPECT_LE(hostile.management.bytes_received() - got_before, other.bytes_sent() + kPingsBefore * ping.size());
+}
+
 /// A client that names a third party's address as its own data path.
 TEST(Reflection, hostile_client_names_a_third_party) {
   Server<Udp> server;

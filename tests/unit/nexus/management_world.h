@@ -53,6 +53,9 @@ struct ModelEndpoint {
 
 struct Host {
   std::string address;
+  /// The address to which a NAT has moved the host, if it is not empty. Datagrams to `address` are then lost.
+  std::string moved_to;
+  const std::string& seen_at() const { return moved_to.empty() ? address : moved_to; }
   bool is_up = true;
   std::unique_ptr<Management> machine;
   std::map<uint16_t, ModelEndpoint> endpoints;
@@ -294,7 +297,7 @@ class World {
 
   size_t index_of(const std::string& address) const {
     for (size_t i = 0; i < hosts_.size(); i++) {
-      if (hosts_[i].address == address) return i;
+      if (hosts_[i].seen_at() == address) return i;
     }
     return SIZE_MAX;
   }
@@ -330,7 +333,7 @@ class World {
       for (int copy = 0; copy < copies; copy++) {
         const Duration delay(
             std::uniform_int_distribution<int64_t>(weather.delay_min.count(), weather.delay_max.count())(random_));
-        packets_.emplace(now_ + delay, Packet{h.address, to, last_sent_[kind]});
+        packets_.emplace(now_ + delay, Packet{h.seen_at(), to, last_sent_[kind]});
       }
     }
     h.machine->datagrams().clear();
