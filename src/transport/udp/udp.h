@@ -14,9 +14,9 @@
 //
 // Sending: a connected socket per peer, from a port of its own, because a socket on the receiver's port would steal the
 // receives. The kernel then looks up no route per call, and a dead peer's ECONNREFUSED is an ordinary loss. Peers
-// beyond the limit share a socket; busy ones among them take over the sockets of silent ones. Packets to a paired peer
-// (connect_paired(), connect_back()) leave from the receive socket: filters and NATs that pass only answers then see
-// one pair of addresses and ports.
+// beyond the limit share a socket, as do peers whose source address has gone; busy ones take over the sockets of silent
+// ones. Packets to a paired peer (connect_paired(), connect_back()) leave from the receive socket: filters and NATs
+// that pass only answers then see one pair of addresses and ports.
 //
 // A packet goes into the open segment (datagram) of its peer; flush() makes one call for each peer. Segments of
 // (nearly) equal size are padded with zeros to be one GSO train; the order of packets never changes.
@@ -260,6 +260,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   bool may_connect() const;
   bool give_socket(Peer& peer);
   void take_socket(Peer& peer);
+  bool return_to_shared(Peer& peer);
   /// Address, datagram size, and whether the peer is paired. They are all in the name, so that a stranger who names
   /// another peer's address does not change how packets to that peer are sent.
   using PeerName = std::array<std::byte, UdpAddressBytes::kBytesMax + 7>;

@@ -227,6 +227,18 @@ void UdpImpl::take_socket(Peer& peer) {
   connected_in_process.fetch_sub(1, std::memory_order_relaxed);
 }
 
+/// Makes `peer`, which has a socket of its own, send on the shared one. False: there is no descriptor for a shared one.
+bool UdpImpl::return_to_shared(Peer& peer) {
+  Descriptor& shared = shared_sockets_[peer.address.family() == AF_INET6 ? 1 : 0];
+  if (!shared) shared = open_send_socket(peer.address.family(), bound_, socket_buffer_bytes_);
+  if (!shared) return false;
+  std::erase(connected_, static_cast<PeerId>(&peer - peers_.data()));
+  take_socket(peer);
+  peer.shared_trains = 0;
+  peer.shared_since = flushes_;
+  return true;
+}
+
 /// Gives a socket of its own to `peer`, which has been using the shared one. It is a new socket while the limit allows
 /// that, and otherwise the socket of a peer that was silent during all trains of `peer`. Peers that take turns
 /// therefore do not take sockets from each other.
@@ -236,15 +248,7 @@ void UdpImpl::take_over_socket(Peer& peer) {
       return peers_[a].last_flush < peers_[b].last_flush;
     });
     Peer& victim = peers_[*silent];
-    Descriptor& shared = shared_sockets_[victim.address.family() == AF_INET6 ? 1 : 0];
-    if (!shared) shared = open_send_socket(victim.address.family(), bound_, socket_buffer_bytes_);
-    if (shared && !victim.is_blocked && victim.last_flush < peer.shared_since) {
-      take_socket(victim);
-      victim.shared_trains = 0;
-      victim.shared_since = flushes_;
-      *silent = connected_.back();
-      connected_.pop_back();
-    }
+    if (!victim.is_blocked && victim.last_flush < peer.shared_since) (void)return_to_shared(victim);
   }
   if (may_connect()) give_socket(peer);
   peer.shared_trains = 0;

@@ -14,6 +14,10 @@ namespace {
 /// encrypts. EMSGSIZE or EINVAL (by the kernel's version): the longest ones are too long for the path.
 bool refuses_trains(int error) { return error == EIO || error == EMSGSIZE || error == EINVAL; }
 
+/// True if a connected socket may have failed because its source address is gone. connect() chose the source by the
+/// route of its time, and the socket keeps it. The error depends on the kernel's version.
+bool may_lack_source(int error) { return error == ENETUNREACH || error == EINVAL || error == EADDRNOTAVAIL; }
+
 }  // namespace
 
 bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
@@ -119,7 +123,7 @@ void UdpImpl::transmit(Peer& peer) {
     if (error == 0) return;
   }
   segment = transmit_from(peer, segment, offloads_.gso && peer.gso, error);
-  if (segment != kNone) (void)transmit_from(peer, segment, false, 0);
+  while (segment != kNone) segment = transmit_from(peer, segment, false, 0);  // at most twice
 }
 
 /// Sends one datagram, whose bytes are together, on the peer's own socket. Returns 0 or the kernel's error.
@@ -132,7 +136,8 @@ inline int UdpImpl::send_simple(const Peer& peer, const Segment& segment, const 
 }
 
 /// Sends the segments from `segment` on, in trains if `gso`. `error`: the kernel has refused the first one with this
-/// already; 0: it has not. Returns kNone, or the segment with which to continue without trains.
+/// already; 0: it has not. Returns kNone, or the segment with which to continue without trains: the path refuses
+/// trains, or the peer uses the shared socket from now on.
 uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment, bool gso, int error) {
   uint32_t messages = 0;
   range_count_ = 0;
@@ -189,7 +194,7 @@ uint32_t UdpImpl::add_train(const Peer& peer, uint32_t first, bool gso, uint32_t
 }
 
 /// `error`: the kernel has refused the first message with this already; 0: it has not. Returns kNone if all messages
-/// are sent, lost or kept; otherwise the first segment that must be sent without trains.
+/// are sent, lost or kept; otherwise the segment from which transmit_from() must send again without trains.
 uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count, int error) {
   const int fd = socket_of(peer);
   const bool is_connected = static_cast<bool>(peer.socket);
@@ -227,6 +232,11 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count, int error) {
     if (is_connected && !tried_again) {
       tried_again = true;  // a connected socket reports an earlier packet's fate (ECONNREFUSED) once
       continue;
+    }
+    const bool is_source_chosen = bound_.is_wildcard() || bound_.family() != peer.address.family();
+    if (is_connected && is_source_chosen && may_lack_source(error) && return_to_shared(peer)) {
+      peer.error = 0;  // the shared socket finds out whether the path works
+      return messages_[i].first_segment;
     }
     tried_again = false;
     counters_.send_errors += messages_[i++].packets;

@@ -1,0 +1,133 @@
+// The UDP transport on a machine whose addresses and routes change. Each test has a network namespace of its own.
+#include <sched.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "shell.h"
+#include "udp_fixture.h"
+
+namespace tern::transport {
+namespace {
+
+using namespace udp_test;  // NOLINT(google-build-using-namespace)
+
+using test::run;
+
+/// Runs `body` in a new network namespace, whose loopback is down.
+void run_in_namespace(const std::function<void()>& body) {
+  if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+  std::thread([&] {
+    if (unshare(CLONE_NEWNET) != 0) GTEST_SKIP() << "no network namespace can be had here";
+    body();
+  }).join();
+}
+
+constexpr std::string_view kServerAddress = "10.9.0.2";
+
+/// Makes packets to kServerAddress, which is this host's, leave from `source`.
+bool route_from(const std::string& source) {
+  return run("ip route replace local " + std::string(kServerAddress) + " dev lo table local src " + source);
+}
+
+/// Sends one packet. True: the kernel has taken it.
+bool sends(UdpImpl& client, PeerId peer, uint32_t number) {
+  const uint64_t sent = client.counters().packets_sent;
+  EXPECT_TRUE(client.send(peer, numbered(number), nullptr, 0, nullptr));
+  client.flush();
+  client.check_invariants();
+  return client.counters().packets_sent == sent + 1;
+}
+
+TEST(UdpNetwork, a_peer_is_reached_after_the_source_address_has_gone) {
+  run_in_namespace([] {
+    if (!run("ip link set lo up && ip addr add 10.1.0.1/24 dev lo && ip addr add 10.2.0.1/24 dev lo && ip addr add " +
+             std::string(kServerAddress) + "/32 dev lo") ||
+        !route_from("10.1.0.1")) {
+      GTEST_SKIP() << "addresses and routes cannot be set here (ip)";
+    }
+    Udp::Options anywhere;
+    anywhere.bind = "0.0.0.0";
+    auto client = make(anywhere), server = make(anywhere);
+    ASSERT_TRUE(client && server);
+    const PeerId peer = must_connect(*client, *server, kServerAddress);
+    ASSERT_TRUE(has_own_socket(*client, peer));
+    ASSERT_TRUE(sends(*client, peer, 0));
+    ASSERT_EQ(receive_some(*server, 1).size(), 1u);
+
+    ASSERT_TRUE(run("ip addr del 10.1.0.1/24 dev lo") && route_from("10.2.0.1"));
+    constexpr uint32_t kTrain = 8;
+    const size_t full = client->payload_bytes_max();
+    detail::Buffer* buffer = filled(1, full);
+    for (uint32_t i = 0; i < kTrain; ++i) {
+      ASSERT_TRUE(client->send(peer, numbered(1 + i), buffer->data(), full, buffer));
+    }
+    client->flush();
+    memory::Arena::release(buffer);
+    EXPECT_EQ(receive_some(*server, kTrain).size(), kTrain);
+    EXPECT_EQ(client->take_path_error(peer), PathError::kNone);
+    for (uint32_t number = 0; number < 100; ++number) {
+      ASSERT_TRUE(sends(*client, peer, number));
+      ASSERT_EQ(receive_some(*server, 1).size(), 1u);
+    }
+    EXPECT_TRUE(has_own_socket(*client, peer)) << "connected again, from the new address";
+    EXPECT_EQ(client->counters().send_errors, 0u);
+  });
+}
+
+TEST(UdpNetwork, an_unreachable_peer_costs_one_call_a_flush_and_is_reached_when_its_route_is_back) {
+  run_in_namespace([] {
+    if (!run("ip link set lo up && ip addr add 10.1.0.1/24 dev lo && ip addr add " + std::string(kServerAddress) +
+             "/32 dev lo")) {
+      GTEST_SKIP() << "addresses cannot be set here (ip)";
+    }
+    Udp::Options anywhere;
+    anywhere.bind = "0.0.0.0";
+    auto client = make(anywhere), server = make(anywhere);
+    ASSERT_TRUE(client && server);
+    const PeerId peer = must_connect(*client, *server, kServerAddress);
+    ASSERT_TRUE(sends(*client, peer, 0));
+    ASSERT_TRUE(run("ip addr del " + std::string(kServerAddress) + "/32 dev lo"));
+    EXPECT_FALSE(sends(*client, peer, 1));
+    EXPECT_EQ(client->take_path_error(peer), PathError::kUnreachable);
+    constexpr uint32_t kFlushes = 200;
+    const uint64_t calls = client->counters().system_calls;
+    for (uint32_t number = 0; number < kFlushes; ++number) EXPECT_FALSE(sends(*client, peer, number));
+    EXPECT_EQ(client->counters().system_calls, calls + kFlushes);
+    EXPECT_EQ(client->counters().send_errors, 1 + kFlushes);
+    ASSERT_TRUE(run("ip addr add " + std::string(kServerAddress) + "/32 dev lo"));
+    for (uint32_t number = 0; number < 100; ++number) EXPECT_TRUE(sends(*client, peer, number));
+    EXPECT_TRUE(has_own_socket(*client, peer));
+    EXPECT_EQ(receive_some(*server, 101).size(), 101u);
+    client->disconnect(peer);
+    client->check_invariants();
+  });
+}
+
+/// The kernel does not choose the source of a bound socket, so that another socket would not help.
+TEST(UdpNetwork, a_bound_endpoint_keeps_its_sockets_while_its_address_is_away) {
+  run_in_namespace([] {
+    if (!run("ip link set lo up && ip addr add 10.1.0.1/32 dev lo && ip addr add " + std::string(kServerAddress) +
+             "/32 dev lo")) {
+      GTEST_SKIP() << "addresses cannot be set here (ip)";
+    }
+    Udp::Options bound, anywhere;
+    bound.bind = "10.1.0.1";
+    anywhere.bind = "0.0.0.0";
+    auto client = make(bound), server = make(anywhere);
+    ASSERT_TRUE(client && server);
+    const PeerId peer = must_connect(*client, *server, kServerAddress);
+    ASSERT_TRUE(sends(*client, peer, 0));
+    ASSERT_TRUE(run("ip addr del 10.1.0.1/32 dev lo"));
+    for (uint32_t number = 0; number < 100; ++number) EXPECT_FALSE(sends(*client, peer, number));
+    EXPECT_TRUE(has_own_socket(*client, peer));
+    ASSERT_TRUE(run("ip addr add 10.1.0.1/32 dev lo"));
+    EXPECT_TRUE(sends(*client, peer, 0));
+    EXPECT_EQ(receive_some(*server, 2).size(), 2u);
+  });
+}
+
+}  // namespace
+}  // namespace tern::transport
