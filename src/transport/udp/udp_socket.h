@@ -33,7 +33,8 @@ struct UdpOffloads {
   bool gso = false;  ///< one call sends a train of datagrams (UDP_SEGMENT)
   bool gro = false;  ///< one call receives a train (UDP_GRO)
 };
-/// Sends a train of datagrams over loopback, to find out which offloads work on this kernel.
+/// Sends a train of datagrams over loopback, to find out which offloads work on this kernel. If loopback carries no
+/// datagrams at all, the result is the offloads whose options the kernel has.
 UdpOffloads test_offloads(sa_family_t family);
 
 /// Bytes of the longest datagram that the first link of a connected socket's route carries; 0: not known.

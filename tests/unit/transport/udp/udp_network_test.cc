@@ -1,8 +1,10 @@
-// The UDP transport on a machine whose addresses and routes change. Each test has a network namespace of its own.
+// The UDP transport on a machine whose addresses and routes change, or whose loopback is of no use. Each test has a
+// network namespace of its own.
 #include <sched.h>
 #include <unistd.h>
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <thread>
 
@@ -126,6 +128,58 @@ TEST(UdpNetwork, a_bound_endpoint_keeps_its_sockets_while_its_address_is_away) {
     ASSERT_TRUE(run("ip addr add 10.1.0.1/32 dev lo"));
     EXPECT_TRUE(sends(*client, peer, 0));
     EXPECT_EQ(receive_some(*server, 2).size(), 2u);
+  });
+}
+
+/// Loopback is up, and loses datagrams that match, at this hook.
+std::string drop_at(const std::string& hook, const std::string& match = "") {
+  return "ip link set lo up && nft add table inet t && "
+         "nft 'add chain inet t c { type filter hook " +
+         hook +
+         " priority 0; }' && "
+         "nft add rule inet t c meta l4proto udp " +
+         match + " drop";
+}
+
+struct LoopbackFault {
+  const char* name;
+  std::string command;
+  const char* bind;
+  friend void PrintTo(const LoopbackFault& fault, std::ostream* to) { *to << fault.name; }
+};
+class UdpWithoutLoopback : public testing::TestWithParam<LoopbackFault> {};
+
+TEST_P(UdpWithoutLoopback, the_kernels_offloads_are_used) {
+  const bool is_ipv6 = GetParam().bind[0] == '[';
+  const UdpOffloads working = test_offloads(is_ipv6 ? AF_INET6 : AF_INET);
+  if (!working.gso) GTEST_SKIP() << "no offloads here";
+  run_in_namespace([&] {
+    if (!run(GetParam().command)) GTEST_SKIP() << "this fault cannot be made here: " << GetParam().command;
+    Udp::Options options;
+    options.bind = GetParam().bind;
+    const auto endpoint = make(options);
+    ASSERT_TRUE(endpoint);
+    EXPECT_EQ(endpoint->census().offloads.gso, working.gso);
+    EXPECT_EQ(endpoint->census().offloads.gro, working.gro);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, UdpWithoutLoopback,
+    testing::Values(LoopbackFault{"down", "true", "0.0.0.0"}, LoopbackFault{"down_ipv6", "true", "[::]"},
+                    LoopbackFault{"without_ipv6",
+                                  "ip link set lo up && echo 1 >/proc/sys/net/ipv6/conf/lo/disable_ipv6", "[::]"},
+                    LoopbackFault{"forbids_sends", drop_at("output"), "0.0.0.0"},
+                    LoopbackFault{"loses_datagrams", drop_at("input"), "0.0.0.0"}),
+    [](const auto& each) { return std::string(each.param.name); });
+
+TEST(UdpNetwork, no_trains_are_sent_if_loopback_loses_only_trains) {
+  run_in_namespace([] {
+    if (!run(drop_at("input", "'meta length > 200'"))) GTEST_SKIP() << "no packet filter can be set here (nft)";
+    const auto endpoint = make();
+    ASSERT_TRUE(endpoint);
+    EXPECT_FALSE(endpoint->census().offloads.gso);
+    EXPECT_FALSE(endpoint->census().offloads.gro);
   });
 }
 
