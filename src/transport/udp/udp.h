@@ -171,8 +171,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr size_t kHeaderBytes = wire::kHeaderBytes;
   static constexpr uint32_t kCreditBytes = 2048;
   static constexpr uint32_t kNone = UINT32_MAX;
-  /// Larger than the largest datagram or train that the kernel delivers.
-  static constexpr size_t kReceiveBufferBytes = 1u << 16;
+  static constexpr size_t kReceiveBufferBytes = 1u << 16;  ///< more than the longest datagram or train has
   /// Payloads from this length on are received in place. A packet of half of the receive buffer is alone in its train,
   /// so that a receive call has one place.
   static constexpr uint32_t kInPlaceBytesMin = kReceiveBufferBytes / 2;
@@ -284,17 +283,20 @@ class TERN_API UdpImpl : public DefaultMembers {
   [[gnu::always_inline]] size_t receive_burst(Visit& visit) {
     size_t packets = 0, bytes = 0;
     uint32_t calls = 0;
-    while (calls < receive_calls_max_ && bytes < kReceiveBufferBytes) {
+    for (; calls < receive_calls_max_ && bytes < kReceiveBufferBytes; ++calls) {
       bool is_split = false;
       if constexpr (is_expecting) is_split = detours_.is_asking != 0 && split_at(visit.expected_packet());
       const ssize_t got = is_split ? receive_split() : receive_once();
-      if (got < 0) {
+      if (got <= 0) {
+        if (got == 0) {
+          ++counters_.dropped_unparsable;
+          continue;
+        }
         receive_calls_max_ = std::max(calls, 1u);
         if (calls != 0) note_burst(calls, packets, bytes);
         may_follow_ = false;
         return packets;
       }
-      ++calls;
       bytes += static_cast<size_t>(got);
       if constexpr (BurstVisitor<Visit>) visit.begin_burst();
       size_t from = 0;
@@ -318,8 +320,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   [[gnu::noinline]] size_t receive_expecting(Visit& visit) {
     return receive_burst<true>(visit);
   }
-  /// A wrong guess costs a copy, as a right one spares one. So large messages that come in turn should not cost more
-  /// than they would without guesses.
+  /// A wrong guess costs the copy that a right one spares, so that none is made for a while after a wrong one.
   void note_large_packet() {
     if (packets_unguessed_ != 0) {
       --packets_unguessed_;
@@ -428,8 +429,7 @@ class TERN_API UdpImpl : public DefaultMembers {
 
   // Creation, peers and waiting.
   SocketAddress bound_;
-  std::array<std::byte, UdpAddressBytes::kBytesMax + 2>
-      address_bytes_{};  ///< address of the receive socket, and datagram_bytes_
+  std::array<std::byte, UdpAddressBytes::kBytesMax + 2> address_bytes_{};  ///< of `bound_`, then datagram_bytes_
   size_t address_size_ = 0;
   size_t socket_buffer_bytes_;
   UdpOffloads offloads_;

@@ -183,7 +183,7 @@ TEST_F(UdpInPlace, a_truncated_packet_is_dropped) {
     expect_pattern(all_[0], 500, 3);
   }
   EXPECT_EQ(in_place_, 0u);
-  EXPECT_EQ(server_->counters().dropped_unparsable, 4u);  // the empty datagram has nothing to drop
+  EXPECT_EQ(server_->counters().dropped_unparsable, 5u);
 }
 
 TEST_F(UdpInPlace, garbage_is_dropped) {
