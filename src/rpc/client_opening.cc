@@ -121,7 +121,7 @@ void ClientSessions::begin_handshake_anew(Client* client) {
   opening.asked_at_ns = context_.now_ns;
   RandomNumbers random(context_.nexus.environment());
   opening.wish.first_number = random() & wire::kNumberMask;
-  client->session.start_over(opening.wish.first_number);
+  client->session.start_over(opening.wish.first_number, opening.wish.window);
   Status status = random.has_failed()
                       ? Status(Code::kUnavailable,
                                "the system gives no random numbers for another handshake: allow getrandom(2) or "

@@ -59,8 +59,9 @@ void ClientSession::start_numbers(uint32_t first_number) {
   reports_.start(sent_.next_number());
 }
 
-void ClientSession::start_over(uint32_t first_number) {
+void ClientSession::start_over(uint32_t first_number, uint8_t window) {
   CHECK(state_ != State::kOpen);
+  wanted_window_ = window;
   start_numbers(first_number);
   state_ = State::kConnecting;
   proof_ = {};

@@ -110,8 +110,8 @@ class TERN_API ClientSession {
   /// Returns a probe of an open paired session. It asks the server to follow this client, whose address may have
   /// changed.
   PathProbe pair_probe(uint64_t now_ns);
-  /// Begins the handshake anew, with another first number. Only before the session is open.
-  void start_over(uint32_t first_number);
+  /// Begins the handshake anew, with another first number and the caller's window. Only before the session is open.
+  void start_over(uint32_t first_number, uint8_t window);
   PathVerdict on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
 
   // -- Calls --

@@ -322,7 +322,7 @@ class World {
     if (is_first_way && client_->short_probes_left() == 1) client_->pair();
     if (!client_->may_probe_path()) {
       const uint32_t first_number = first_number_of(handshakes_ + 1);
-      client_->start_over(first_number);
+      client_->start_over(first_number, options_.window);
       shake_hands(first_number);
     }
     const auto probe = client_->path_probe(now_ns_);

@@ -630,7 +630,7 @@ TEST_F(ClientSessionTest, an_address_gets_three_headers_until_it_answers_and_the
     EXPECT_EQ(probe.header.number(), i);
   }
   EXPECT_FALSE(session_->may_probe_path());
-  session_->start_over(0xfffffe);
+  session_->start_over(0xfffffe, 8);
   EXPECT_EQ(session_->state(), ClientSession::State::kConnecting);
   EXPECT_EQ(path_reply(3, 0), PathVerdict::kDropped);
   server_number_ = 0;
@@ -640,6 +640,17 @@ TEST_F(ClientSessionTest, an_address_gets_three_headers_until_it_answers_and_the
   server_number_ = 0;
   EXPECT_EQ(path_reply(0xfffffe, 0), PathVerdict::kAnswered);
   for (int i = 0; i < 100; i++) EXPECT_TRUE(session_->may_probe_path());
+}
+
+// Another server, or the same one at another time, may grant more than the first did.
+TEST_F(ClientSessionTest, a_handshake_that_begins_anew_asks_for_the_callers_window) {
+  make();
+  accept(2);
+  EXPECT_EQ(session_->window(), 2u);
+  session_->start_over(7, 8);
+  EXPECT_EQ(session_->window(), 8u);
+  accept(4);
+  EXPECT_EQ(session_->window(), 4u);
 }
 
 TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
@@ -671,7 +682,7 @@ TEST_F(ClientSessionTest, all_short_probes_of_a_handshake_count_together) {
   session_->pair();
   EXPECT_EQ(session_->path_probe(now_).header.flags(), wire::kPaired);
   EXPECT_FALSE(session_->may_probe_path());
-  session_->start_over(5);
+  session_->start_over(5, 8);
   EXPECT_FALSE(session_->is_paired());
 }
 
