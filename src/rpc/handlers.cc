@@ -147,7 +147,7 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   if (!entry.options.worker && takes_long(timed)) return let_wait(incoming);
   counters.requests_handled++;
   const bool may_wait = owned == nullptr && bytes <= server->session.payload_bytes_max();
-  if (entry.options.worker) return run_in_worker(entry, incoming, may_wait);
+  if (entry.options.worker) return run_in_worker(incoming, may_wait);
   run_here(entry, incoming, timed, may_wait);
 }
 
@@ -224,7 +224,7 @@ void Handlers::run_waiting() {
   if (has_waiting()) context_.agenda.at_latest(context_.now_ns);
 }
 
-void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_wait) {
+void Handlers::run_in_worker(Incoming* incoming, bool may_wait) {
   keep(incoming, may_wait);
   if (incoming->server == nullptr) {  // no memory: failed already
     context_.counters.requests_handled--;
@@ -233,7 +233,7 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_w
   incoming->space = nullptr;  // that buffer belongs to the loop
   has_submitted_ = true;
   context_.mailbox->remind();
-  if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
+  if (Incoming* refused = submit(incoming); refused != nullptr) {
     Server* server = refused->server;
     ServerSlot* slot = refused->slot;
     flush_work();  // so that there is space soon
@@ -245,40 +245,27 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_w
 }
 
 /// Returns the request that no worker will take. Null: each request has a worker.
-Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
-  if (incoming->deadline_ns == UINT64_MAX) {
-    RequestHandler* handler = entry.handler.get();
-    incoming->waits_for_task.store(true, std::memory_order_relaxed);
-    const bool is_submitted =
-        context_.nexus.submit_work([handler, incoming] {  // two words fit into the task without an allocation
-          const bool may_run = incoming->waits_for_task.exchange(false, std::memory_order_relaxed);
-          Mailbox* mailbox = incoming->mailbox;
-          // After close() the handler may be destroyed. The Request then only returns to its mailbox.
-          if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
-          if (!may_run) {
-            incoming->answer = Incoming::Answer::kNotRun;
-            mailbox->push_answered(incoming);
-          } else {
-            call(*handler, incoming);
-          }
-          mailbox->leave_worker();
-        });
-    if (!is_submitted) incoming->waits_for_task.store(false, std::memory_order_relaxed);
-    return is_submitted ? nullptr : incoming;
-  }
+Incoming* Handlers::submit(Incoming* incoming) {
   Mailbox* mailbox = context_.mailbox;
   if (!mailbox->add_waiting(incoming)) return nullptr;
-  const bool is_submitted = context_.nexus.submit_work([mailbox] {
-    if (!mailbox->begin_task()) return;
-    if (Incoming* next = mailbox->take_waiting(); next != nullptr) {
-      HandlerEntry& its = *next->handler;
-      const uint64_t begin_ns = mailbox->now_ns();
-      call(*its.handler, next);
-      its.time.add(begin_ns, mailbox->now_ns());
-    }
-    mailbox->leave_worker();
-  });
+  const bool has_deadline = incoming->deadline_ns != UINT64_MAX;
+  const bool is_submitted =
+      context_.nexus.submit_work([mailbox, has_deadline] {  // two words fit into the task without an allocation
+        Incoming* next = nullptr;
+        if (!mailbox->begin_task(has_deadline, next)) return;
+        if (next != nullptr) run_taken(mailbox, has_deadline, next);
+        mailbox->leave_worker();
+      });
   return is_submitted ? nullptr : mailbox->take_back_waiting(incoming);
+}
+
+/// Runs the handler of a request that a worker has taken.
+void Handlers::run_taken(const Mailbox* mailbox, bool has_deadline, Incoming* incoming) {
+  HandlerEntry& entry = *incoming->handler;
+  if (!has_deadline) return call(*entry.handler, incoming);
+  const uint64_t begin_ns = mailbox->now_ns();
+  call(*entry.handler, incoming);
+  entry.time.add(begin_ns, mailbox->now_ns());
 }
 
 // ---- Answers ----
@@ -296,17 +283,16 @@ detail::Buffer* Handlers::take_response_buffer(Incoming* incoming, size_t len_by
   return sessions_.take_response(slot);
 }
 
-/// Takes a request out of the count of handlers that have run, if none has run for it.
-void Handlers::count_unless_run(const Incoming* incoming) {
-  const bool is_late =
-      incoming->answer == Incoming::Answer::kFailure && incoming->failure == wire::FailureCode::kDeadline;
-  if (is_late) context_.counters.refused_deadline++;
-  if (is_late || incoming->answer == Incoming::Answer::kNotRun) context_.counters.requests_handled--;
+/// Takes a request that was late, so that its handler has not run, out of the count of handlers that have run.
+void Handlers::count_if_late(const Incoming* incoming) {
+  if (incoming->answer != Incoming::Answer::kFailure || incoming->failure != wire::FailureCode::kDeadline) return;
+  context_.counters.refused_deadline++;
+  context_.counters.requests_handled--;
 }
 
 void Handlers::on_answered(Incoming* incoming) {
   const bool is_response = incoming->answer == Incoming::Answer::kResponse;
-  if (!is_response) count_unless_run(incoming);
+  if (!is_response) count_if_late(incoming);
   Server* server = incoming->server;
   if (server == nullptr) {
     sessions_.on_abandoned_answered(incoming);
@@ -343,8 +329,7 @@ void Handlers::abandon(Incoming* incoming, Server* server) {
     context_.counters.requests_handled--;
     return context_.mailbox->give_incoming(incoming);
   }
-  const bool will_run = !incoming->waits_for_task.exchange(false, std::memory_order_relaxed);
-  if (will_run) sessions_.count_abandoned(incoming, server);
+  sessions_.count_abandoned(incoming, server);
   incoming->is_cancelled.store(true, std::memory_order_relaxed);
 }
 

@@ -106,8 +106,7 @@ class TERN_API Handlers {
 
   /// True if no handler has had the request yet.
   bool has_not_begun(const Incoming* incoming) const {
-    return incoming->waits_in_loop || incoming->waits_for_task.load(std::memory_order_relaxed) ||
-           context_.mailbox->is_waiting(incoming);
+    return incoming->waits_in_loop || context_.mailbox->is_waiting(incoming);
   }
   /// Separates the request from its slot.
   void abandon(Incoming* incoming, Server* server);
@@ -136,7 +135,7 @@ class TERN_API Handlers {
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
   void keep(Incoming* incoming, bool may_wait);
-  void count_unless_run(const Incoming* incoming);
+  void count_if_late(const Incoming* incoming);
   void fail(Server* server, session::ServerSlot* slot, wire::FailureCode code);
   static void call(RequestHandler& handler, Incoming* incoming);
   void trace_answer(const Server* server, const session::ServerSlot* slot, uint32_t bytes) const {
@@ -144,8 +143,9 @@ class TERN_API Handlers {
       context_.tracer->request(trace::Kind::kAnswered, TracedRequest::of(server, *slot), bytes);
   }
   void run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed, bool may_wait);
-  void run_in_worker(HandlerEntry& entry, Incoming* incoming, bool may_wait);
-  Incoming* submit(HandlerEntry& entry, Incoming* incoming);
+  void run_in_worker(Incoming* incoming, bool may_wait);
+  Incoming* submit(Incoming* incoming);
+  static void run_taken(const Mailbox* mailbox, bool has_deadline, Incoming* incoming);
   void let_wait(Incoming* incoming);
   uint64_t arrived_ns() const;
   Timed begin_time(HandlerEntry& entry, uint32_t deadline_code) const;

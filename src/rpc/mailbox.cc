@@ -138,19 +138,21 @@ void Mailbox::announce() {
 
 bool Mailbox::add_waiting(Incoming* incoming) {
   base::MutexLock lock(mutex_);
-  waiting_.add(incoming);
+  WorkerQueue& queue = queue_of(incoming);
+  queue.waiting.add(incoming);
   incoming->waits_for_worker = true;
-  if (tasks_ >= waiting_.size()) return false;  // tasks of requests that have ended meanwhile
-  tasks_++;
+  if (queue.tasks >= queue.waiting.size()) return false;  // tasks of requests that have ended meanwhile
+  queue.tasks++;
   return true;
 }
 
 Incoming* Mailbox::take_back_waiting(Incoming* incoming) {
   base::MutexLock lock(mutex_);
-  tasks_--;
-  if (tasks_ >= waiting_.size()) return nullptr;
-  Incoming* refused = incoming->waits_for_worker ? incoming : waiting_.newest();
-  waiting_.remove(refused, now_ns());
+  WorkerQueue& queue = queue_of(incoming);
+  queue.tasks--;
+  if (queue.tasks >= queue.waiting.size()) return nullptr;
+  Incoming* refused = incoming->waits_for_worker ? incoming : queue.waiting.newest();
+  queue.waiting.remove(refused, now_ns());
   refused->waits_for_worker = false;
   return refused;
 }
@@ -158,50 +160,35 @@ Incoming* Mailbox::take_back_waiting(Incoming* incoming) {
 bool Mailbox::remove_waiting(Incoming* incoming) {
   base::MutexLock lock(mutex_);
   if (!incoming->waits_for_worker) return false;
-  waiting_.remove(incoming, now_ns());
+  queue_of(incoming).waiting.remove(incoming, now_ns());
   incoming->waits_for_worker = false;
   return true;
 }
 
-bool Mailbox::begin_task() {
-  bool is_last;
-  {
-    base::MutexLock lock(mutex_);
-    if (!is_closed_) {
-      enter();
-      return true;
-    }
-    tasks_--;
-    is_last = is_over();
-  }
-  if (is_last) end();
-  return false;
-}
-
-Incoming* Mailbox::take_waiting() {
+bool Mailbox::begin_task(bool has_deadline, Incoming*& next) {
   base::MutexLock lock(mutex_);
-  tasks_--;
-  while (true) {
-    const WaitingRequests::Next next = waiting_.take(now_ns());
-    if (next.request != nullptr) next.request->waits_for_worker = false;
-    if (!next.is_late) return next.request;
+  WorkerQueue& queue = queues_[has_deadline ? 1 : 0];
+  queue.tasks--;
+  if (is_closed_) {
+    const bool is_last = is_over();
     lock.unlock();
-    next.request->set_failed(wire::FailureCode::kDeadline);
-    push_answered(next.request);
-    lock.lock();
+    if (is_last) end();
+    return false;
   }
-}
-
-bool Mailbox::enter_worker() {
-  base::MutexLock lock(mutex_);
-  if (is_closed_) return false;
-  enter();
-  return true;
-}
-
-void Mailbox::enter() {
   workers_++;
   served = this;
+  while (true) {
+    const auto [request, is_late] = queue.waiting.take(has_deadline ? now_ns() : 0);
+    if (request != nullptr) request->waits_for_worker = false;
+    if (!is_late) {
+      next = request;
+      return true;
+    }
+    lock.unlock();
+    request->set_failed(wire::FailureCode::kDeadline);
+    push_answered(request);
+    lock.lock();
+  }
 }
 
 void Mailbox::leave_worker() {

@@ -44,7 +44,6 @@ struct alignas(64) Incoming : detail::RequestFront {
     kDropped,
     kResponse,
     kFailure,
-    kNotRun,  ///< no handler ran, because the client had given up the request
   };
   /// Where `data` lies.
   enum class Place : uint8_t {
@@ -78,10 +77,7 @@ struct alignas(64) Incoming : detail::RequestFront {
   HandlerEntry* handler = nullptr;
   base::ListLinks<Incoming> in_waiting;
   bool waits_in_loop = false;     ///< the request is in the list of Handlers; owner thread only
-  bool waits_for_worker = false;  ///< the request is in the mailbox's list; under its mutex
-  /// The request has a task of its own, which no worker has begun. Who takes this back, the worker or the owner,
-  /// decides whether the handler runs.
-  std::atomic<bool> waits_for_task{false};
+  bool waits_for_worker = false;  ///< the request is in one of the mailbox's queues; under its mutex
   // Field of a request that its client has given up while the application still has it.
   Run* abandoned_by = nullptr;
   /// The session's name, once the request may be in other threads. 0: the request is in its handler, in the owner
@@ -215,7 +211,8 @@ class TERN_API Mailbox {
   /// The time on the clock of deadlines. Any thread.
   uint64_t now_ns() const { return static_cast<uint64_t>(environment.now().count()); }
 
-  // -- Requests with deadlines that wait for a worker. Each task of the workers takes the next request. --
+  // -- Requests that wait for a worker. Each task of the workers takes the next request: of those with deadlines, or of
+  // the others, which keep the order of arrival. --
 
   /// Adds a request. True: there are fewer tasks than waiting requests, and the caller must submit one more task. Owner
   /// only.
@@ -231,14 +228,9 @@ class TERN_API Mailbox {
   }
   /// Removes a request that has ended. False: a worker has it. Owner only.
   bool remove_waiting(Incoming* incoming);
-  /// Called by a worker at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.
-  bool begin_task();
-  /// Returns the request for a task that has begun. Answers late requests itself. Null: no request waits. Called by a
-  /// worker, once in each task.
-  Incoming* take_waiting();
-
-  /// Called by a worker before a handler of this endpoint. False: the endpoint is closed, and the handler must not run.
-  bool enter_worker();
+  /// Called by a worker at the beginning of a task, before leave_worker(). `next` is the task's request; null: no
+  /// request waits. Answers late requests itself. False: the endpoint is closed, and the mailbox may be gone.
+  bool begin_task(bool has_deadline, Incoming*& next);
   void leave_worker();
 
   /// Makes push_post() refuse all functions from now on, because they would never run.
@@ -248,7 +240,15 @@ class TERN_API Mailbox {
   void close();
 
  private:
+  struct WorkerQueue {
+    WaitingRequests waiting;
+    size_t tasks = 0;  ///< submitted tasks that have yet to take a request; at least waiting.size()
+  };
+
   ~Mailbox() = default;
+  WorkerQueue& queue_of(const Incoming* incoming) REQUIRES(mutex_) {
+    return queues_[incoming->deadline_ns != UINT64_MAX ? 1 : 0];
+  }
   /// Wakes the owner for new mail. The mutex stays held, because the mailbox may be gone after its release.
   void announce() REQUIRES(mutex_);
   Incoming* make_incoming(Handlers* handlers);
@@ -259,9 +259,10 @@ class TERN_API Mailbox {
   void end();
   /// Takes back a record after close().
   void give_after_close(Incoming* incoming) REQUIRES(mutex_);
-  void enter() REQUIRES(mutex_);
   /// True if no thread will use the mailbox any more.
-  bool is_over() const REQUIRES(mutex_) { return is_closed_ && !keep_alive_ && out_ == 0 && tasks_ == 0; }
+  bool is_over() const REQUIRES(mutex_) {
+    return is_closed_ && !keep_alive_ && out_ == 0 && queues_[0].tasks + queues_[1].tasks == 0;
+  }
 
   Incoming* free_ = nullptr;  ///< owner only
   std::atomic<uint64_t> owner_{base::kNoThreadId};
@@ -277,10 +278,9 @@ class TERN_API Mailbox {
   Incoming* answered_ GUARDED_BY(mutex_) = nullptr;  ///< list by next_free, the oldest request first
   Incoming* last_answered_ GUARDED_BY(mutex_) = nullptr;
   std::vector<detail::InlineFunction<>> posts_ GUARDED_BY(mutex_);
-  base::Pool<Incoming> incomings_;     ///< owner only
-  size_t out_ GUARDED_BY(mutex_) = 0;  ///< after close(): records that have not been given back
-  WaitingRequests waiting_ GUARDED_BY(mutex_);
-  size_t tasks_ GUARDED_BY(mutex_) = 0;  ///< submitted tasks that have yet to take a request; at least waiting_.size()
+  base::Pool<Incoming> incomings_;                        ///< owner only
+  size_t out_ GUARDED_BY(mutex_) = 0;                     ///< after close(): records that have not been given back
+  std::array<WorkerQueue, 2> queues_ GUARDED_BY(mutex_);  ///< the second one is for requests with deadlines
 };
 
 }  // namespace tern::rpc

@@ -1,4 +1,4 @@
-// Requests with deadlines that wait for their handler, and the expected run time of a handler.
+// Requests that wait for their handler, and the expected run time of a handler.
 // Rpc layer. No I/O, no clock: time is an argument.
 #pragma once
 

@@ -41,9 +41,9 @@ class MailboxTest : public testing::Test {
   Incoming* make_late() { return make(1); }
   Incoming* make_in_time() { return make(kInTimeNs); }
   /// Runs one task as a worker.
-  Incoming* run_task() {
-    if (!mailbox_->begin_task()) std::abort();
-    Incoming* request = mailbox_->take_waiting();
+  Incoming* run_task(bool has_deadline = true) {
+    Incoming* request = nullptr;
+    if (!mailbox_->begin_task(has_deadline, request)) std::abort();
     mailbox_->leave_worker();
     return request;
   }
@@ -63,7 +63,8 @@ TEST_F(MailboxTest, close__in_a_worker_handler_ends_the_process) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
-        if (mailbox_->enter_worker()) mailbox_->close();
+        Incoming* request = make_in_time();
+        if (mailbox_->add_waiting(request) && mailbox_->begin_task(true, request)) mailbox_->close();
       },
       "CHECK failed");
 }
@@ -125,15 +126,28 @@ TEST_F(MailboxTest, newest_is_refused_if_its_task_has_taken_the_one_without) {
   EXPECT_FALSE(mailbox_->is_waiting(oldest));
 }
 
-TEST_F(MailboxTest, task_that_has_begun_counts_until_it_takes_a_request) {
-  Incoming* first = make_in_time();
-  ASSERT_TRUE(mailbox_->add_waiting(first));
-  ASSERT_TRUE(mailbox_->begin_task());
-  Incoming* second = make_in_time();
-  EXPECT_TRUE(mailbox_->add_waiting(second));
-  EXPECT_EQ(mailbox_->take_back_waiting(second), second) << "the task that has begun is the first one's";
-  EXPECT_EQ(mailbox_->take_waiting(), first);
-  mailbox_->leave_worker();
+// They keep the order of arrival, whatever happens to requests with deadlines.
+TEST_F(MailboxTest, requests_without_deadlines_have_tasks_of_their_own) {
+  Incoming* late = make_late();
+  Incoming* first = make(UINT64_MAX);
+  Incoming* in_time = make_in_time();
+  Incoming* second = make(UINT64_MAX);
+  for (Incoming* request : {late, first, in_time, second}) ASSERT_TRUE(mailbox_->add_waiting(request));
+  EXPECT_EQ(run_task(), in_time);
+  EXPECT_EQ(run_task(false), first);
+  EXPECT_EQ(run_task(false), second);
+  EXPECT_EQ(run_task(), nullptr);
+}
+
+TEST_F(MailboxTest, request_that_has_ended_leaves_its_task_to_the_next) {
+  for (const uint64_t deadline_ns : {kInTimeNs, UINT64_MAX}) {
+    Incoming* ended = make(deadline_ns);
+    ASSERT_TRUE(mailbox_->add_waiting(ended));
+    ASSERT_TRUE(mailbox_->remove_waiting(ended));
+    Incoming* next = make(deadline_ns);
+    EXPECT_FALSE(mailbox_->add_waiting(next));
+    EXPECT_EQ(run_task(deadline_ns != UINT64_MAX), next);
+  }
 }
 
 TEST_F(MailboxTest, make_empty__leaves_a_message_that_another_thread_has_copied) {

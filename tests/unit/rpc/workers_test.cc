@@ -134,6 +134,33 @@ TEST(Workers, requests_that_wait_for_a_worker_end_with_their_cancels) {
   }
 }
 
+/// Otherwise a client that cancels its calls could fill the queue of the workers, and hold its messages in memory.
+TEST(Workers, requests_that_have_ended_hold_no_place_and_no_memory) {
+  constexpr size_t kBytes = 100'000, kCancels = 50;
+  WithoutThreads environment;
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make({.environment = &environment}, {.memory_limit_bytes = 16 * kBytes}));
+  ASSERT_TRUE(world.server->on_request(kWorker, echo, {.worker = true}).ok());
+  const Session session = world.open({.window = 1});
+  for (const bool has_deadline : {false, true}) {
+    SCOPED_TRACE(has_deadline);
+    CallOptions options;
+    if (has_deadline) options.deadline = kPatience;
+    const uint64_t handled = world.server->counters().requests_handled;
+    for (size_t i = 0; i < kCancels; i++) {
+      Outcome outcome;
+      const auto call = world.call(session, kWorker, std::string(kBytes, 'x'), outcome, 256, options);
+      ASSERT_TRUE(call.ok());
+      ASSERT_TRUE(world.run_until([&] { return world.server->counters().requests_handled > handled; }));
+      EXPECT_TRUE(world.client->cancel(*call).ok());
+      ASSERT_TRUE(world.run_until([&] { return world.server->counters().requests_handled == handled; }));
+      EXPECT_EQ(outcome.code(), Code::kCancelled);
+    }
+    EXPECT_EQ(environment.tasks.size(), 1u);
+    for (auto& task : std::exchange(environment.tasks, {})) task();
+  }
+}
+
 /// A worker takes the memory of each answer, and the endpoint's thread gives it back.
 TEST(Workers, answers_need_no_more_memory_the_more_there_are) {
   constexpr size_t kLimit = 1 << 20;
