@@ -73,8 +73,15 @@ void ServerSessions::count_response(Server* server, ServerSlot* slot) {
     Offers offers(*this, server);
     return server->session.give_up_response(slot, offers);
   }
+  bool has_moved = false;
   while (peers_.bytes(Budget::kResponses) > context_.options.response_budget_bytes &&
-         peers_.claims(Budget::kResponses) > 1 && give_up_one_response()) {
+         peers_.claims(Budget::kResponses) > 1) {
+    // The claims of older responses, which were as old as the first ones in their memory, have moved behind this one.
+    // They cannot do so a second time, but a response that a handler may write to can.
+    if (peers_.first_to_go(Budget::kResponses) == claim && !std::exchange(has_moved, true)) {
+      Peers::note_news(Budget::kResponses, claim, context_.now_ns);
+    }
+    if (!give_up_one_response()) break;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -236,6 +237,54 @@ TEST_F(Shares, one_response_may_be_larger_than_the_budget) {
   make_server({.response_budget_bytes = 1000});
   VirtualHost& client = add("10.0.0.2:1");
   expect_calls_succeed(client, open(client), kFetch, 1, kLongBytes, 3);
+}
+
+// The older responses were written into the memory of others before them, so that their claims are as old as those.
+TEST_F(Shares, a_new_response_stays_while_older_ones_are_there) {
+  constexpr int kWindow = 32;
+  payload_bytes_ = 4000;
+  make_server({.response_budget_bytes = 64u << 10});
+  VirtualHost& client = add("10.0.0.2:1", {.report_delay = std::chrono::seconds(10)});
+  const Session old_ones = open(client, {.window = kWindow});
+  const Session new_one = open(client, {.window = kWindow});
+  for (int round = 0; round < 10; round++) {
+    for (int turn = 0; turn < 2; turn++) {
+      ended_.clear();
+      for (int i = 0; i < kWindow; i++) call(client, old_ones, kEcho, 1300, 1300);
+      ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == kWindow; }));
+    }
+    ended_.clear();
+    call(client, new_one, kEcho, 8000, 8000);
+    ASSERT_TRUE(run_until([&] { return !ended_.empty(); }));
+    ASSERT_EQ(ended_[Code::kOk], 1) << "round " << round << ": " << last_.message();
+  }
+}
+
+// The other response is the one that the handler may overwrite, so that neither of the two gives way.
+TEST_F(Shares, a_response_that_a_handler_sends_to_an_earlier_request_does_not_wait_for_that_handlers_own) {
+  constexpr uint16_t kPublish = 6;
+  payload_bytes_ = 4000;
+  std::optional<Request> kept;
+  make_server({.response_budget_bytes = 64u << 10});
+  ASSERT_TRUE(server().rpc->on_request(kKeep, [&](Request request) { kept = std::move(request); }).ok());
+  ASSERT_TRUE(server()
+                  .rpc
+                  ->on_request(kPublish,
+                               [&](Request request) {
+                                 ASSERT_TRUE(kept->response(40'000).ok());
+                                 kept->respond();
+                                 request.respond();
+                               })
+                  .ok());
+  VirtualHost& client = add("10.0.0.2:1", {.report_delay = std::chrono::seconds(10)});
+  const Session session = open(client, {.window = 2});
+  call(client, session, kKeep, 1, 40'000);
+  ASSERT_TRUE(run_until([&] { return kept.has_value(); }));
+  call(client, session, kEcho, 40'000, 40'000);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 1; }));
+  call(client, session, kPublish, 1, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] + ended_[Code::kNoMemory] == 3; }));
+  kept.reset();
 }
 
 TEST_F(Shares, memory_kept_for_the_next_response_gives_way) {
