@@ -20,38 +20,48 @@ class HandlerTime {
   HandlerTime() = default;
   HandlerTime(HandlerTime&& other) noexcept
       : recent_ns_(other.recent_ns_.load(std::memory_order_relaxed)),
-        measured_ns_(other.measured_ns_.load(std::memory_order_relaxed)) {}
+        lasts_until_ns_(other.lasts_until_ns_.load(std::memory_order_relaxed)) {}
   HandlerTime& operator=(HandlerTime&&) = delete;
 
   /// The expected run time, ns. 0: it is not known, or too old to refuse requests because of it.
   uint64_t expected_ns(uint64_t now_ns) const {
     const uint64_t recent_ns = recent_ns_.load(std::memory_order_relaxed);
-    const uint64_t measured_ns = measured_ns_.load(std::memory_order_relaxed);
-    const bool is_old = now_ns > measured_ns && now_ns - measured_ns > std::max(kLastsNs, kLastsTimes * recent_ns);
-    return is_old ? 0 : recent_ns;
+    return now_ns > lasts_until_ns_.load(std::memory_order_relaxed) ? 0 : recent_ns;
   }
   void add(uint64_t begin_ns, uint64_t end_ns) { add(begin_ns, end_ns, expected_ns(begin_ns)); }
   /// `recent_ns`: expected_ns(begin_ns).
   void add(uint64_t begin_ns, uint64_t end_ns, uint64_t recent_ns) {
     const uint64_t sample_ns = end_ns - std::min(begin_ns, end_ns);
+    if (recent_ns == 0) [[unlikely]]
+      return add_first(end_ns, sample_ns);
     const uint64_t counted_ns = std::min(sample_ns, kJumpTimes * recent_ns);
-    recent_ns_.store(recent_ns == 0 ? sample_ns : recent_ns - recent_ns / kWeight + counted_ns / kWeight,
-                     std::memory_order_relaxed);
-    measured_ns_.store(end_ns, std::memory_order_relaxed);
+    const uint64_t mean_ns = recent_ns - recent_ns / kWeight + counted_ns / kWeight;
+    recent_ns_.store(mean_ns, std::memory_order_relaxed);
+    lasts_until_ns_.store(end_ns + std::max(kLastsNs, kLastsTimes * mean_ns), std::memory_order_relaxed);
   }
 
  private:
-  /// Weight of the mean. A run counts as at most kJumpTimes the mean, because a run that the system interrupted, even
-  /// for a second, must not cause refusals of the next requests.
+  /// Weight of the mean. A run counts as at most kJumpTimes the mean, also as an old one, because a run that the system
+  /// interrupted, even for a second, must not cause refusals of the next requests.
   static constexpr uint64_t kWeight = 8;
   static constexpr uint64_t kJumpTimes = 4;
   /// There are no new measurements while every request is refused. One request then runs after kLastsNs or kLastsTimes
-  /// the mean, whichever is longer, so that such runs take a sixteenth of the CPU at most.
+  /// the mean, whichever is longer, so that such runs take a sixteenth of the CPU at most. The very first run, which
+  /// may have to load and to prepare much, lasts for kLastsNs only.
   static constexpr uint64_t kLastsNs = 100'000'000;
   static constexpr uint64_t kLastsTimes = 16;
 
+  /// Adds the very first run, or the first one after the mean was forgotten.
+  void add_first(uint64_t end_ns, uint64_t sample_ns) {
+    const uint64_t before_ns = recent_ns_.load(std::memory_order_relaxed);
+    const uint64_t mean_ns = before_ns == 0 ? sample_ns : std::min(sample_ns, kJumpTimes * before_ns);
+    const uint64_t lasts_ns = before_ns == 0 ? kLastsNs : std::max(kLastsNs, kLastsTimes * mean_ns);
+    recent_ns_.store(mean_ns, std::memory_order_relaxed);
+    lasts_until_ns_.store(end_ns + lasts_ns, std::memory_order_relaxed);
+  }
+
   std::atomic<uint64_t> recent_ns_{0};
-  std::atomic<uint64_t> measured_ns_{0};  ///< end of the last run
+  std::atomic<uint64_t> lasts_until_ns_{0};
 };
 
 /// The order in which requests run: the order of arrival as long as all are in time. Once a request has waited too

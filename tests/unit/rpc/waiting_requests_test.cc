@@ -97,9 +97,24 @@ TEST(HandlerTime, is_forgotten_so_that_it_is_measured_again) {
   time.add(0, 2 * kMs);
   EXPECT_EQ(time.expected_ns(102 * kMs), 2 * kMs);
   EXPECT_EQ(time.expected_ns(103 * kMs), 0u);
-  time.add(200 * kMs, 260 * kMs);
-  EXPECT_EQ(time.expected_ns(260 * kMs + 16 * 60 * kMs), 60 * kMs);
-  EXPECT_EQ(time.expected_ns(260 * kMs + 16 * 60 * kMs + 1), 0u);
+  for (const uint64_t begin_ns : {200 * kMs, 500 * kMs, 1200 * kMs}) time.add(begin_ns, begin_ns + 60 * kMs);
+  EXPECT_EQ(time.expected_ns(1260 * kMs + 16 * 60 * kMs), 60 * kMs);
+  EXPECT_EQ(time.expected_ns(1260 * kMs + 16 * 60 * kMs + 1), 0u);
+}
+
+TEST(HandlerTime, one_interrupted_run_after_a_pause_changes_little) {
+  HandlerTime time;
+  time.add(0, 2 * kMs);
+  time.add(200 * kMs, 1200 * kMs);
+  EXPECT_EQ(time.expected_ns(1300 * kMs), 8 * kMs);
+  EXPECT_EQ(time.expected_ns(1329 * kMs), 0u);
+}
+
+TEST(HandlerTime, very_first_run_does_not_last) {
+  HandlerTime time;
+  time.add(0, 1000 * kMs);
+  EXPECT_EQ(time.expected_ns(1100 * kMs), 1000 * kMs);
+  EXPECT_EQ(time.expected_ns(1101 * kMs), 0u);
 }
 
 }  // namespace
