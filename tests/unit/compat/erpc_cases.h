@@ -129,6 +129,31 @@ TEST_F(Erpc, background_handlers_answer_requests) {
   EXPECT_EQ(text_of(response), "from the foreground");
 }
 
+// One session after the other fills its window; the last request of each is answered at once.
+TEST_F(Erpc, any_number_of_background_requests_may_wait) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  constexpr size_t kSessions = 600, kBlockedEach = 7;
+  std::vector<int> sessions;
+  for (size_t i = 0; i < kSessions; i++) sessions.push_back(client->create_session(server_uri, 0));
+  ASSERT_TRUE(run_until([&] { return at_client.events.size() == kSessions; }));
+  std::deque<erpc::MsgBuffer> requests, responses;
+  const auto enqueue = [&](int session, uint8_t type) {
+    requests.push_back(message("x"));
+    responses.push_back(client->alloc_msg_buffer_or_die(8));
+    client->enqueue_request(session, type, &requests.back(), &responses.back(), on_done, nullptr);
+  };
+  for (const int session : sessions) {
+    for (size_t i = 0; i < kBlockedEach; i++) enqueue(session, kBlocked);
+    enqueue(session, kEcho);
+  }
+  EXPECT_TRUE(run_until([&] { return at_client.continuations >= kSessions; }));
+  EXPECT_EQ(at_client.continuations, kSessions);
+  at_server.may_answer = true;
+  at_server.may_answer.notify_all();
+  ASSERT_TRUE(run_until([&] { return at_client.continuations == requests.size(); }));
+  for (const erpc::MsgBuffer& response : responses) ASSERT_EQ(text_of(response), "x");
+}
+
 TEST_F(Erpc, background_threads_may_send_requests) {
   ASSERT_NO_FATAL_FAILURE(start());
   // The server has a session, too, with another Rpc of the client's Nexus.

@@ -16,7 +16,8 @@ namespace {
 
 using CRpc = erpc::Rpc<erpc::CTransport>;
 
-constexpr uint8_t kEcho = 1, kDynamic = 2, kLater = 3, kBackground = 4, kAsk = 5, kBackgroundLater = 6;
+constexpr uint8_t kEcho = 1, kDynamic = 2, kLater = 3, kBackground = 4, kAsk = 5, kBackgroundLater = 6, kBlocked = 7,
+                  kCount = 8;
 constexpr auto kPatience = std::chrono::seconds(60);
 
 struct Event {
@@ -32,6 +33,7 @@ struct Context {
   std::vector<erpc::ReqHandle*> kept;
   std::atomic<erpc::ReqHandle*> kept_in_background{nullptr};
   std::atomic<size_t> background_etid{SIZE_MAX};
+  std::atomic<bool> may_answer{false};
   size_t continuations = 0;
   std::vector<size_t> tags;
   // State of kAsk, whose handler calls another server.
@@ -80,6 +82,17 @@ void echo_in_background(erpc::ReqHandle* handle, void* context) {
 void keep_in_background(erpc::ReqHandle* handle, void* context) {
   static_cast<Context*>(context)->kept_in_background = handle;
 }
+void echo_when_allowed(erpc::ReqHandle* handle, void* context) {
+  static_cast<Context*>(context)->may_answer.wait(false);
+  echo(handle, context);
+}
+/// Responds with the size of the request.
+void respond_with_size(erpc::ReqHandle* handle, void* context) {
+  const size_t bytes = handle->get_req_msgbuf()->get_data_size();
+  CRpc::resize_msg_buffer(&handle->pre_resp_msgbuf_, sizeof(bytes));
+  std::memcpy(handle->pre_resp_msgbuf_.buf_, &bytes, sizeof(bytes));
+  static_cast<Context*>(context)->rpc->enqueue_response(handle, &handle->pre_resp_msgbuf_);
+}
 /// Sends a request on the endpoint's own session from a background thread, and answers its own request.
 void ask_in_background(erpc::ReqHandle* handle, void* context) {
   auto* c = static_cast<Context*>(context);
@@ -111,6 +124,8 @@ class Erpc : public ::testing::Test {
     EXPECT_EQ(nexus.register_req_func(kBackground, echo_in_background, erpc::ReqFuncType::kBackground), 0);
     EXPECT_EQ(nexus.register_req_func(kAsk, ask_in_background, erpc::ReqFuncType::kBackground), 0);
     EXPECT_EQ(nexus.register_req_func(kBackgroundLater, keep_in_background, erpc::ReqFuncType::kBackground), 0);
+    EXPECT_EQ(nexus.register_req_func(kBlocked, echo_when_allowed, erpc::ReqFuncType::kBackground), 0);
+    EXPECT_EQ(nexus.register_req_func(kCount, respond_with_size), 0);
   }
   void start_server() {
     server_nexus = std::make_unique<erpc::Nexus>(server_uri, 0, 2);

@@ -25,6 +25,7 @@ class Nexus {
     rt_assert(num_bg_threads <= kMaxBgThreads, "Too many background threads");
     tern::NexusOptions options;
     options.worker_threads = std::max<size_t>(num_bg_threads, 1);
+    options.worker_queue_limit = SIZE_MAX;  // eRPC has no limit of background requests that wait
     options.liveness_timeout = std::max<tern::Duration>(options.liveness_timeout, failure_delay());
     auto nexus = tern::Nexus::create("tern://" + local_uri, options);
     if (!nexus.ok()) throw std::runtime_error(std::string(nexus.status().message()));

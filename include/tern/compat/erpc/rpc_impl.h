@@ -24,6 +24,9 @@ Rpc<TTr>::Rpc(Nexus* nexus, void* context, uint8_t rpc_id, sm_handler_t sm_handl
   tern::RpcOptions options;
   options.endpoint_id = rpc_id;
   options.queue_limit = UINT32_MAX;  // enqueue_request() always succeeds
+  // eRPC has no such limits, and its programs cannot know why a response is empty.
+  options.receive_budget_bytes = SIZE_MAX;
+  options.response_budget_bytes = SIZE_MAX;
   auto made = tern::Rpc<typename TTr::Type>::create(*nexus_.nexus_, std::move(transport), options);
   check(made.status());
   rpc_ = std::move(*made);
