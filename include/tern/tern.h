@@ -197,7 +197,8 @@ typedef struct tern_nexus_options {
 /// this machine's. TERN_MISUSE, TERN_NO_MEMORY. Any thread.
 TERN_C_API tern_status tern_nexus_create(const char *listen_uri, const tern_nexus_options *options,
                                          tern_nexus **nexus) TERN_C_NOEXCEPT;
-/// Ends the Nexus and its threads. NULL does nothing. TERN_MISUSE: it has endpoints; nothing has changed. Any thread.
+/// Ends the Nexus and its threads. NULL does nothing. TERN_MISUSE: it has endpoints, or another thread creates one;
+/// nothing has changed. Any thread.
 TERN_C_API tern_status tern_nexus_destroy(tern_nexus *nexus) TERN_C_NOEXCEPT;
 /// "tern://HOST:PORT" for peers on this host, with the real port. Valid as long as the Nexus. NULL: no such Nexus.
 TERN_C_API const char *tern_nexus_uri(const tern_nexus *nexus) TERN_C_NOEXCEPT;

@@ -86,6 +86,15 @@ Status unknown_transport(std::string_view name) {
                          {"no transport is called '", name, "'; choose from: ", names});
 }
 
+/// Counts an endpoint of the nexus, which another thread therefore cannot destroy. False: another thread destroys it.
+bool try_count(tern_nexus* nexus) {
+  uint32_t count = nexus->endpoints.load(std::memory_order_relaxed);
+  while (count != tern_nexus::kEnded) {
+    if (nexus->endpoints.compare_exchange_weak(count, count + 1, std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
 /// May throw std::bad_alloc.
 Status create(tern_nexus* nexus, const tern_endpoint_options& wanted, tern_endpoint* object) {
   const char* const name = wanted.transport != nullptr ? wanted.transport : transports::kEntries[0].name;
@@ -124,16 +133,20 @@ tern_status tern_endpoint_create(tern_nexus* nexus, const tern_endpoint_options*
   tern_endpoint* const object = endpoints.make();
   tern::Status status(tern::Code::kNoMemory, "no memory for an endpoint");
   if (object == nullptr) return to_c(status);
+  if (!try_count(nexus)) {
+    endpoints.end(object);
+    return to_c(kNotANexus);
+  }
   (void)tern::base::try_grow([&] { status = create(nexus, wanted, object); });
   if (!status.ok()) {
     endpoints.end(object);
+    nexus->endpoints.fetch_sub(1, std::memory_order_release);
     return to_c(status);
   }
   object->nexus = nexus;
   object->process = tern::base::process_number();
   object->loop_calls.store(0, std::memory_order_relaxed);
   object->kind.store(Kind::kEndpoint, std::memory_order_relaxed);
-  nexus->endpoints.fetch_add(1, std::memory_order_relaxed);
   *endpoint = object;
   return to_c({});
 }

@@ -91,7 +91,10 @@ class Objects {
 }  // namespace tern::c
 
 struct tern_nexus : tern::c::Object {
-  std::atomic<uint32_t> endpoints{0};  ///< number of endpoints that are not destroyed yet
+  static constexpr uint32_t kEnded = UINT32_MAX;
+  /// Number of endpoints, from the start of their creation to the end of their destruction. kEnded: the nexus is
+  /// being destroyed, or was.
+  std::atomic<uint32_t> endpoints{0};
   std::unique_ptr<tern::Nexus> nexus;
   std::string uri;
 };
@@ -111,11 +114,13 @@ struct tern_request : tern::c::Object {
 
 namespace tern::c {
 
+inline constexpr Status kNotANexus(Code::kMisuse,
+                                   "this is not a nexus: it was destroyed, or the pointer points to something else");
+
 /// Returns ok if the handle may be used.
 inline Status check(const tern_nexus* nexus) {
   if (nexus == nullptr) return {Code::kMisuse, "the nexus is NULL: tern_nexus_create() makes one"};
-  if (nexus->kind.load(std::memory_order_relaxed) == Kind::kNexus) return {};
-  return {Code::kMisuse, "this is not a nexus: it was destroyed, or the pointer points to something else"};
+  return nexus->kind.load(std::memory_order_relaxed) == Kind::kNexus ? Status() : kNotANexus;
 }
 inline Status check(const tern_endpoint* endpoint) {
   if (endpoint == nullptr) [[unlikely]]

@@ -44,6 +44,7 @@ Status create(const char* listen_uri, const tern_nexus_options* given, tern_nexu
   if (!nexus.ok()) return nexus.status();
   if (!base::try_grow([&] { object->uri = (*nexus)->uri(); })) return kNoMemory;
   object->nexus = std::move(*nexus);
+  object->endpoints.store(0, std::memory_order_relaxed);
   object->kind.store(Kind::kNexus, std::memory_order_relaxed);
   return {};
 }
@@ -75,8 +76,9 @@ tern_status tern_nexus_create(const char* listen_uri, const tern_nexus_options* 
 tern_status tern_nexus_destroy(tern_nexus* nexus) noexcept {
   if (nexus == nullptr) return to_c({});
   if (tern::Status status = check(nexus); !status.ok()) return to_c(status);
-  if (nexus->endpoints.load(std::memory_order_acquire) != 0) {
-    return misuse("the nexus has endpoints: destroy them first");
+  uint32_t count = 0;
+  if (!nexus->endpoints.compare_exchange_strong(count, tern_nexus::kEnded, std::memory_order_acquire)) {
+    return count == tern_nexus::kEnded ? to_c(kNotANexus) : misuse("the nexus has endpoints: destroy them first");
   }
   nexus->kind.store(Kind::kNone, std::memory_order_relaxed);
   nexus->nexus.reset();

@@ -95,6 +95,76 @@ CASE(nexus_options_are_checked) {
   CHECK(tern_nexus_uri(nexus) == NULL);
 }
 
+static void *destroy_nexus(void *nexus) {
+  static tern_status status;
+  status = tern_nexus_destroy(nexus);
+  return &status;
+}
+
+/// The nexus whose endpoint is being created, and the status of its destruction meanwhile.
+struct early {
+  tern_nexus *nexus;
+  tern_status status;
+};
+static void destroy_early(void *context, const tern_log_event *event) {
+  struct early *early = context;
+  pthread_t thread;
+  void *status;
+  if (event->kind != TERN_LOG_ENDPOINT_CREATED) return;
+  CHECK(pthread_create(&thread, NULL, destroy_nexus, early->nexus) == 0);
+  CHECK(pthread_join(thread, &status) == 0);
+  early->status = *(tern_status *)status;
+}
+
+CASE(nexus_is_not_destroyed_while_an_endpoint_is_created) {
+  struct early early = {.status = {TERN_OK, "not called"}};
+  const tern_nexus_options options = {.size = sizeof(options), .log = destroy_early, .log_context = &early};
+  CHECK_OK(tern_nexus_create("tern://127.0.0.1:0", &options, &early.nexus));
+  tern_endpoint *endpoint = make_endpoint(early.nexus, transport, 0);
+  CHECK_MISUSE(early.status, "has endpoints");
+  CHECK_OK(tern_endpoint_destroy(endpoint));
+  CHECK_OK(tern_nexus_destroy(early.nexus));
+}
+
+/// A nexus that a thread destroys `delay_us` after it is together with another thread.
+struct ending {
+  pthread_barrier_t both;
+  tern_nexus *nexus;
+  useconds_t delay_us;
+};
+static void *destroy_later(void *context) {
+  struct ending *ending = context;
+  pthread_barrier_wait(&ending->both);
+  if (ending->delay_us > 0) usleep(ending->delay_us);
+  return destroy_nexus(ending->nexus);
+}
+
+CASE(nexus_is_destroyed_or_gets_the_endpoint) {
+  struct ending ending;
+  CHECK(pthread_barrier_init(&ending.both, NULL, 2) == 0);
+  for (int i = 0; i < 200; ++i) {
+    tern_endpoint *endpoint;
+    pthread_t thread;
+    void *destroyed;
+    ending.delay_us = i % 2 == 0 ? (useconds_t)i : 0;
+    const tern_endpoint_options options = {.size = sizeof(options), .transport = transport, .no_huge_pages = 1};
+    CHECK_OK(tern_nexus_create("tern://127.0.0.1:0", NULL, &ending.nexus));
+    CHECK(pthread_create(&thread, NULL, destroy_later, &ending) == 0);
+    pthread_barrier_wait(&ending.both);
+    const tern_status created = tern_endpoint_create(ending.nexus, &options, &endpoint);
+    CHECK(pthread_join(thread, &destroyed) == 0);
+    if (created.code == TERN_OK) {
+      CHECK_MISUSE(*(tern_status *)destroyed, "has endpoints");
+      CHECK_OK(tern_endpoint_destroy(endpoint));
+      CHECK_OK(tern_nexus_destroy(ending.nexus));
+    } else {
+      CHECK_MISUSE(created, "destroyed");
+      CHECK_OK(*(tern_status *)destroyed);
+    }
+  }
+  CHECK(pthread_barrier_destroy(&ending.both) == 0);
+}
+
 static tern_status create_with(tern_nexus *nexus, tern_endpoint_options options) {
   tern_endpoint *endpoint = (tern_endpoint *)nexus;
   options.size = sizeof(options);
@@ -470,6 +540,8 @@ CASE(destruction_ends_calls) {
 RUN_CASES({"names", names}, {"numbers_in_words", numbers_in_words},
           {"cancelled_timer_never_runs", cancelled_timer_never_runs},
           {"nexus_options_are_checked", nexus_options_are_checked},
+          {"nexus_is_not_destroyed_while_an_endpoint_is_created", nexus_is_not_destroyed_while_an_endpoint_is_created},
+          {"nexus_is_destroyed_or_gets_the_endpoint", nexus_is_destroyed_or_gets_the_endpoint},
           {"endpoint_options_are_checked", endpoint_options_are_checked},
           {"wrong_handles_are_refused", wrong_handles_are_refused}, {"loop_runs_and_stops", loop_runs_and_stops},
           {"running_endpoint_is_not_destroyed", running_endpoint_is_not_destroyed},
