@@ -306,7 +306,8 @@ TERN_C_API uint64_t tern_endpoint_link_bytes_per_sec(const tern_endpoint *endpoi
 // ---- Handlers ----
 
 /// A handler. `request` ends with the answer, or when the handler returns; without an answer the client then gets
-/// TERN_NO_RESPONSE. To answer later, call tern_request_keep().
+/// TERN_NO_RESPONSE. To answer later, call tern_request_keep(). After the handler has returned, `request` must not be
+/// used: nothing detects that, and a later request of another client may have the same address.
 typedef void (*tern_handler)(void *context, tern_request *request);
 
 /// For tern_endpoint_on_request(). Zero: the default.
