@@ -8,7 +8,8 @@
 Messages are memoryviews of tern's own memory, so nothing is copied that the program does not copy. A view ends with its
 buffer or request; slices of it and arrays over it must end before that. Errors of the C interface are raised as
 tern.Error, whose text names the rule. Threads are those of docs/threads.md: the thread that runs an endpoint's loop
-makes all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises it.
+makes all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises the exception, or
+run_once(), close() or destroy(), whichever the callback runs in.
 
 The library is libtern_c.so.0.1, or what the environment variable TERN_LIBRARY names.
 """
@@ -42,6 +43,9 @@ class Options(Structure):
     def __init__(self, **fields):
         texts = {name: value.encode() for name, value in fields.items() if isinstance(value, str)}
         super().__init__(size=ctypes.sizeof(type(self)), **{**fields, **texts})
+        for name, value in fields.items():
+            if isinstance(value, int) and (getattr(self, name) or 0) != value:  # ctypes cuts off the higher bits
+                raise ValueError(f"{name}={value} is out of range")
 
 
 class SessionName(Structure):
@@ -192,6 +196,13 @@ def _check(status):
         raise Error(status)
 
 
+def _uint16(value):
+    """ctypes would cut off the higher bits."""
+    if not 0 <= value <= 65535:
+        raise ValueError(f"{value} is not a number from 0 to 65535")
+    return value
+
+
 def _view(address, length):
     return memoryview((c_uint8 * length).from_address(address)).cast("B") if length else memoryview(bytearray())
 
@@ -225,7 +236,7 @@ def _run_callback(context, is_last, *arguments):
         _forget(context)
     try:
         function(*arguments)
-    except BaseException as error:  # pylint: disable=broad-except  # run() raises it
+    except BaseException as error:  # pylint: disable=broad-except  # _raise() raises it
         endpoint._raised = error
         _stop(endpoint._handle)
 
@@ -309,10 +320,12 @@ class Endpoint:
         self._handle = c_void_p()
         for context in list(self._contexts):
             _forget(context)
+        self._raise()
 
     def close(self, seconds=1.0):
         """Waits until calls and requests have ended, for at most `seconds`."""
         _check(_close(self._handle, int(seconds * 1e9)))
+        self._raise()
 
     def __enter__(self):
         return self
@@ -322,8 +335,8 @@ class Endpoint:
 
     def on_request(self, request_type, handler, **options):
         """handler(request); options are those of tern_handler_options, such as worker=1."""
+        request_type, options = _uint16(request_type), HandlerOptions(**options)
         context = _register(self, handler)
-        options = HandlerOptions(**options)
         _started(_on_request(self._handle, request_type, _on_handler, context, byref(options)), context)
 
     def on_session_event(self, listener):
@@ -440,6 +453,7 @@ class Session:
         """then(status, request, response, app_code) runs once, with both Buffers, which are freed afterwards unless it
         has used them again. If the call is refused, the caller keeps the Buffers. Returns a name for cancel()."""
         options, name = CallOptions(deadline_ns=0 if deadline is None else max(1, int(deadline * 1e9))), CallName()
+        request_type = _uint16(request_type)
         context = _register(self._endpoint, then)
         _started(_call_start(self._endpoint._handle, self._name, request_type, request._handle, response._handle,
                              _on_completion, context, byref(options), byref(name)), context)
@@ -501,7 +515,7 @@ class Request:
         self._end(_respond(self._handle))
 
     def fail(self, app_code):
-        self._end(_fail(self._handle, app_code))
+        self._end(_fail(self._handle, _uint16(app_code)))
 
     def drop(self):
         self._end(_drop(self._handle))
@@ -519,6 +533,7 @@ class Request:
         self._release()
 
     def _release(self):
+        self._handle = None  # it may become the handle of another request
         self.view.release()
         if self._space is not None:
             self._space.release()

@@ -98,7 +98,7 @@ class Hello(unittest.TestCase):
                 self.assertIn("no transport is called 'pigeons'; choose from: shm, udp", ran.stderr)
 
 
-ECHO, KEEP, FAIL, RAISE, FORGET, WORKER = range(1, 7)
+ECHO, KEEP, FAIL, RAISE, FORGET, WORKER, LATE = range(1, 8)
 
 
 class Python(unittest.TestCase):
@@ -106,7 +106,7 @@ class Python(unittest.TestCase):
 
     def setUp(self):
         self.nexus = tern.Nexus()
-        self.kept, self.views, self.heard = [], [], []
+        self.kept, self.forgotten, self.views, self.heard = [], [], [], []
         self.ready = threading.Event()
         self.thread = threading.Thread(target=self.serve)
         self.thread.start()
@@ -125,7 +125,8 @@ class Python(unittest.TestCase):
                                    worker=1)
             self.server.on_request(KEEP, lambda request: self.kept.append(request.keep()))
             self.server.on_request(FAIL, lambda request: request.fail(9))
-            self.server.on_request(FORGET, lambda request: self.views.append(request.view))
+            self.server.on_request(FORGET, self.forgotten.append)
+            self.server.on_request(LATE, self.answer_late)
             self.server.on_request(RAISE, lambda request: 1 // 0)
             self.ready.set()
             self.raised = None
@@ -134,6 +135,13 @@ class Python(unittest.TestCase):
                     return self.server.run()
                 except ZeroDivisionError as error:
                     self.raised = error
+
+    def answer_late(self, request):
+        """Answers the request that an earlier handler has forgotten, and then its own."""
+        try:
+            self.forgotten[0].respond(b"for another client")
+        except tern.Error as error:
+            request.respond(str(error).encode())
 
     def tearDown(self):
         self.client.destroy()
@@ -186,7 +194,8 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(tern.Error, "^NO_RESPONSE"):
             self.session.ask(FORGET, b"abc")
         with self.assertRaises(ValueError):
-            bytes(self.views[0])
+            bytes(self.forgotten[0].view)
+        self.assertRegex(self.session.ask(LATE, b""), b"^MISUSE")
         with self.assertRaisesRegex(tern.Error, "^DEADLINE"):
             self.session.ask(KEEP, b"", deadline=2)
         self.assertNotEqual(self.session.ask(WORKER, b"").decode(), self.thread.name)
@@ -197,7 +206,29 @@ class Python(unittest.TestCase):
         self.assertIsInstance(self.raised, ZeroDivisionError)
         with self.assertRaisesRegex(tern.Error, "MISUSE: .*choose from: shm, udp"):
             tern.Endpoint(self.nexus, transport="pigeons")
-        self.kept.pop().drop()
+        request = self.kept.pop()
+        with self.assertRaises(ValueError):
+            request.fail(65536 + 9)
+        request.drop()
+
+    def test_numbers_that_do_not_fit_are_refused(self):
+        for number in (-1, 65536 + ECHO):
+            with self.assertRaises(ValueError):
+                self.client.on_request(number, print)
+            with self.assertRaises(ValueError):
+                self.session.ask(number, b"")
+            with self.assertRaises(ValueError):
+                tern.Endpoint(self.nexus, transport="shm", endpoint_id=number)
+
+    def test_exceptions_of_callbacks_in_close_and_destroy_are_raised(self):
+        for end in (lambda endpoint: endpoint.close(0), tern.Endpoint.destroy):
+            endpoint = tern.Endpoint(self.nexus, transport="shm", endpoint_id=2, no_huge_pages=1)
+            session = endpoint.open_session(self.nexus.uri)
+            session.call(ECHO, endpoint.alloc(1), endpoint.alloc(1), lambda *_: 1 // 0)
+            with self.assertRaises(ZeroDivisionError):
+                end(endpoint)
+            endpoint.destroy()
+            self.assertEqual(endpoint._contexts, set())
 
     def test_request_is_answered_by_another_thread(self):
         def answer_when_kept():
