@@ -200,8 +200,8 @@ inline OpenAwaitable Endpoint::opened(Session session) { return OpenAwaitable(*t
 /// coroutine, and code outside of the loop may start one. If there is no memory for its frame it does not begin, and
 /// its parameters are destroyed (a Request among them is dropped: kNoResponse). An exception that leaves it ends the
 /// process, as in every callback. Pass its data as parameters by value, which move into the frame. Captures of a lambda
-/// are not part of the frame: they are destroyed with the lambda. Handlers may use them, because a handler lives as
-/// long as its endpoint. docs/threads.md has the rules.
+/// are not part of the frame: they are destroyed with the lambda. A handler may use them while it waits for its own
+/// endpoint, because a handler lives as long as its endpoint. docs/threads.md has the rules.
 struct Detached {
   struct promise_type {  // NOLINT(readability-identifier-naming): the language's name
     Detached get_return_object() noexcept { return {}; }
