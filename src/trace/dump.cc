@@ -109,9 +109,16 @@ void dump_all(char* path, size_t size) {
   if (!is_written) path[0] = 0;
 }
 
+/// Gives a regular file of this user mode 0600, because an older file may have another mode.
+bool make_private(int fd) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return false;
+  return !S_ISREG(file.st_mode) || file.st_uid != geteuid() || fchmod(fd, 0600) == 0;
+}
+
 /// Writes the ring to `file`, whose path is `path`. `file` is empty if it could not be opened.
 Status dump_to(const base::Descriptor& file, const Ring& ring, std::string_view path) {
-  if (file && write_header(file.get(), 1) && write_ring(file.get(), ring)) return {};
+  if (file && make_private(file.get()) && write_header(file.get(), 1) && write_ring(file.get(), ring)) return {};
   return base::status_of(Code::kUnavailable, "the file for the trace cannot be written",
                          {"the file ", path, " for the trace cannot be written: ", std::strerror(errno)});
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -93,6 +94,17 @@ TEST(Ring, dump_has_header_names_and_records) {
   for (uint64_t i = 0; i < 10; i++) EXPECT_EQ(read.rings[0].records[i].time_ns, i);
   const auto mode = std::filesystem::status(folder.file("a")).permissions();
   EXPECT_EQ(mode, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+TEST(Ring, dump_over_an_older_file_of_another_mode_makes_it_private) {
+  using std::filesystem::perms;
+  Folder folder;
+  auto ring = make(64);
+  std::ofstream(folder.file("c")) << "older";
+  std::filesystem::permissions(folder.file("c"), perms::owner_all | perms::group_all | perms::others_all);
+  ASSERT_TRUE(dump(*ring, folder.file("c")).ok());
+  EXPECT_TRUE(read_dump(folder.file("c")).is_whole);
+  EXPECT_EQ(std::filesystem::status(folder.file("c")).permissions(), perms::owner_read | perms::owner_write);
 }
 
 TEST(Ring, dump_to_a_missing_folder_fails_with_the_reason) {
