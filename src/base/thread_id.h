@@ -21,8 +21,8 @@ inline bool is_this_thread(uint64_t id) { return id == own_thread_id; }
 
 #if defined(__x86_64__)
 /// The thread pointer, which identifies the calling thread while the thread lives. A later thread may get the same one.
-/// It serves where that does no harm, because is_this_thread() is an instruction shorter. The ABI of thread-local
-/// storage stores it in the word to which it points.
+/// To compare it takes one instruction less than to compare thread_id(). The ABI of thread-local storage stores it in
+/// the word to which it points.
 inline const void* thread_name() {
   const void* name;
   asm("mov %%fs:0, %0" : "=r"(name));

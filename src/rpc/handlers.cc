@@ -247,22 +247,23 @@ void Handlers::run_in_worker(Incoming* incoming, bool may_wait) {
 /// Returns the request that no worker will take. Null: each request has a worker.
 Incoming* Handlers::submit(Incoming* incoming) {
   Mailbox* mailbox = context_.mailbox;
+  const bool has_deadline = incoming->has_deadline();
   if (!mailbox->add_waiting(incoming)) return nullptr;
-  const bool has_deadline = incoming->deadline_ns != UINT64_MAX;
   const bool is_submitted =
       context_.nexus.submit_work([mailbox, has_deadline] {  // two words fit into the task without an allocation
         Incoming* next = nullptr;
         if (!mailbox->begin_task(has_deadline, next)) return;
-        if (next != nullptr) run_taken(mailbox, has_deadline, next);
+        if (next != nullptr) run_taken(next);
         mailbox->leave_worker();
       });
   return is_submitted ? nullptr : mailbox->take_back_waiting(incoming);
 }
 
 /// Runs the handler of a request that a worker has taken.
-void Handlers::run_taken(const Mailbox* mailbox, bool has_deadline, Incoming* incoming) {
+void Handlers::run_taken(Incoming* incoming) {
   HandlerEntry& entry = *incoming->handler;
-  if (!has_deadline) return call(*entry.handler, incoming);
+  if (!incoming->has_deadline()) return call(*entry.handler, incoming);
+  const Mailbox* const mailbox = incoming->mailbox;
   const uint64_t begin_ns = mailbox->now_ns();
   call(*entry.handler, incoming);
   entry.time.add(begin_ns, mailbox->now_ns());

@@ -145,7 +145,7 @@ class TERN_API Handlers {
   void run_here(HandlerEntry& entry, Incoming* incoming, const Timed& timed, bool may_wait);
   void run_in_worker(Incoming* incoming, bool may_wait);
   Incoming* submit(Incoming* incoming);
-  static void run_taken(const Mailbox* mailbox, bool has_deadline, Incoming* incoming);
+  static void run_taken(Incoming* incoming);
   void let_wait(Incoming* incoming);
   uint64_t arrived_ns() const;
   Timed begin_time(HandlerEntry& entry, uint32_t deadline_code) const;

@@ -14,7 +14,7 @@ thread_local const Mailbox* served = nullptr;
 }  // namespace
 
 bool Incoming::is_hopeless(uint64_t now_ns) const {
-  return deadline_ns != UINT64_MAX && deadline_ns <= now_ns + handler->time.expected_ns(now_ns);
+  return has_deadline() && deadline_ns <= now_ns + handler->time.expected_ns(now_ns);
 }
 
 void Incoming::note_session() {
@@ -198,7 +198,8 @@ void Mailbox::leave_worker() {
 }
 
 void Mailbox::close() {
-  CHECK(served != this);                          // ~Rpc in a worker handler would wait for itself
+  // ~Rpc in a worker handler would wait for itself.
+  CHECK(served != this);
   std::vector<detail::InlineFunction<>> dropped;  // destroyed without the lock, because the functions may hold Requests
   {
     base::MutexLock lock(mutex_);

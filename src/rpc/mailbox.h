@@ -89,6 +89,7 @@ struct alignas(64) Incoming : detail::RequestFront {
   bool is_stable() const { return place.load(std::memory_order_acquire) == Place::kStable; }
   /// True if the application has the request. Owner thread only.
   bool is_open() const { return progress == Progress::kOpen; }
+  bool has_deadline() const { return deadline_ns != UINT64_MAX; }
   /// True if the request has a deadline, and less time left than `handler` takes.
   bool is_hopeless(uint64_t now_ns) const;
   /// Opens the record for a request of `its_slot`, before its handler runs. The slot's last response becomes the buffer
@@ -246,9 +247,7 @@ class TERN_API Mailbox {
   };
 
   ~Mailbox() = default;
-  WorkerQueue& queue_of(const Incoming* incoming) REQUIRES(mutex_) {
-    return queues_[incoming->deadline_ns != UINT64_MAX ? 1 : 0];
-  }
+  WorkerQueue& queue_of(const Incoming* incoming) REQUIRES(mutex_) { return queues_[incoming->has_deadline() ? 1 : 0]; }
   /// Wakes the owner for new mail. The mutex stays held, because the mailbox may be gone after its release.
   void announce() REQUIRES(mutex_);
   Incoming* make_incoming(Handlers* handlers);

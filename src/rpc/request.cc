@@ -146,7 +146,7 @@ void Request::fail(detail::RequestFront* front, uint16_t app_code) {
 
 Duration Request::time_left(const detail::RequestFront* front) {
   const Incoming* incoming = record_of(front);
-  if (incoming == nullptr || incoming->deadline_ns == UINT64_MAX) return Duration::max();
+  if (incoming == nullptr || !incoming->has_deadline()) return Duration::max();
   return Duration(static_cast<int64_t>(incoming->deadline_ns)) - incoming->mailbox->environment.now();
 }
 

@@ -76,8 +76,8 @@ void ServerSessions::count_response(Server* server, ServerSlot* slot) {
   bool has_moved = false;
   while (peers_.bytes(Budget::kResponses) > context_.options.response_budget_bytes &&
          peers_.claims(Budget::kResponses) > 1) {
-    // The claims of older responses, which were as old as the first ones in their memory, have moved behind this one.
-    // They cannot do so a second time, but a response that a handler may write to can.
+    // A claim is as old as the first response in its memory, so that claims of older responses may have moved behind
+    // this one. Each of them moves once, but the claim of a response that a handler may write to moves each time.
     if (peers_.first_to_go(Budget::kResponses) == claim && !std::exchange(has_moved, true)) {
       Peers::note_news(Budget::kResponses, claim, context_.now_ns);
     }

@@ -320,7 +320,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   [[gnu::noinline]] size_t receive_expecting(Visit& visit) {
     return receive_burst<true>(visit);
   }
-  /// A wrong guess costs the copy that a right one spares, so that none is made for a while after a wrong one.
+  /// A wrong guess costs the copy that a right one spares. After one, some packets are received without a guess.
   void note_large_packet() {
     if (packets_unguessed_ != 0) {
       --packets_unguessed_;

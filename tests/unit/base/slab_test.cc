@@ -1,10 +1,6 @@
 #include "base/slab.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <stdlib.h>
-#include <sys/mount.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -13,6 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+
+#include "own_file.h"
 
 namespace tern::base {
 namespace {
@@ -62,29 +60,13 @@ TEST(SlabTest, make_huge__keeps_the_content) {
 }
 
 TEST(SlabTest, make_huge__makes_no_huge_page_where_these_are_turned_off) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can give a process its own setting of transparent huge pages";
-  char path[] = "/tmp/tern-thp-XXXXXX";
-  const int file = mkstemp(path);
-  const std::string off = "always madvise [never]\n";
-  ASSERT_EQ(write(file, off.data(), off.size()), static_cast<ssize_t>(off.size()));
-  close(file);
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool is_set = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                        mount(path, "/sys/kernel/mm/transparent_hugepage/enabled", nullptr, MS_BIND, nullptr) == 0;
-    if (!is_set) _exit(77);
+  test::expect_zero_with_own_file("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n", [] {
     auto* const slab = static_cast<char*>(map_slab_in_small_pages());
-    if (slab == nullptr) _exit(1);
+    if (slab == nullptr) return 1;
     std::memset(slab, 1, kHugeSlabBytes);
     make_huge(slab);
-    _exit(transparent_bytes_at(slab) == 0 ? 0 : 2);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  unlink(path);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mount namespaces here";
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return transparent_bytes_at(slab) == 0 ? 0 : 2;
+  });
 }
 
 }  // namespace

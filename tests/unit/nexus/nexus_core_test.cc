@@ -2,9 +2,6 @@
 #include "nexus/nexus_core.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,7 +12,11 @@
 #include <latch>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "own_file.h"
 
 namespace tern::nexus {
 namespace {
@@ -264,30 +265,14 @@ TEST(NexusCore, connect__tries_all_addresses) {
 }
 
 TEST(RealEnvironment, resolve_all__gives_the_addresses_of_a_name_ipv4_first) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can give a process its own /etc/hosts";
-  char path[] = "/tmp/tern-hosts-XXXXXX";
-  const int file = mkstemp(path);
   const std::string hosts = "fd77::5 many.test\n10.77.0.5 many.test\n10.77.0.6 many.test\nfd77::6 six.test\n";
-  ASSERT_EQ(write(file, hosts.data(), hosts.size()), static_cast<ssize_t>(hosts.size()));
-  close(file);
-  ASSERT_EQ(chmod(path, 0644), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool is_set = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                        mount(path, "/etc/hosts", nullptr, MS_BIND, nullptr) == 0;
-    if (!is_set) _exit(77);
+  test::expect_zero_with_own_file("/etc/hosts", hosts, [] {
     auto many = real_environment().resolve_all("many.test:31850");
     auto six = real_environment().resolve_all("six.test:31850");
-    if (!many.ok() || !six.ok()) _exit(1);
+    if (!many.ok() || !six.ok()) return 1;
     const std::vector<std::string> wanted{"10.77.0.5:31850", "10.77.0.6:31850", "[fd77::5]:31850"};
-    _exit(*many == wanted && *six == std::vector<std::string>{"[fd77::6]:31850"} ? 0 : 2);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  unlink(path);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mount namespaces here";
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return *many == wanted && *six == std::vector<std::string>{"[fd77::6]:31850"} ? 0 : 2;
+  });
 }
 
 TEST(NexusCore, one_port_has_one_nexus) {

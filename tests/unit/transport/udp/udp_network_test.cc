@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <initializer_list>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -43,20 +44,42 @@ bool sends(UdpImpl& client, PeerId peer, uint32_t number) {
   return client.counters().packets_sent == sent + 1;
 }
 
-TEST(UdpNetwork, a_peer_is_reached_after_the_source_address_has_gone) {
-  run_in_namespace([] {
-    if (!run("ip link set lo up && ip addr add 10.1.0.1/24 dev lo && ip addr add 10.2.0.1/24 dev lo && ip addr add " +
-             std::string(kServerAddress) + "/32 dev lo") ||
-        !route_from("10.1.0.1")) {
-      GTEST_SKIP() << "addresses and routes cannot be set here (ip)";
-    }
-    Udp::Options anywhere;
-    anywhere.bind = "0.0.0.0";
-    auto client = make(anywhere), server = make(anywhere);
+/// Gives loopback, which is up then, these addresses and kServerAddress.
+bool add_addresses(std::initializer_list<std::string> addresses) {
+  bool is_done = run("ip link set lo up && ip addr add " + std::string(kServerAddress) + "/32 dev lo");
+  for (const std::string& address : addresses) is_done = is_done && run("ip addr add " + address + " dev lo");
+  return is_done;
+}
+
+Udp::Options bound_to(const std::string& address) {
+  Udp::Options options;
+  options.bind = address;
+  return options;
+}
+
+/// A client that sends to a server at kServerAddress on a socket of its own.
+struct Ends {
+  explicit Ends(const std::string& bind = "0.0.0.0") : client(make(bound_to(bind))) {}
+  /// Sends packet 0. Call it within ASSERT_NO_FATAL_FAILURE.
+  void connect() {
     ASSERT_TRUE(client && server);
-    const PeerId peer = must_connect(*client, *server, kServerAddress);
+    peer = must_connect(*client, *server, kServerAddress);
     ASSERT_TRUE(has_own_socket(*client, peer));
     ASSERT_TRUE(sends(*client, peer, 0));
+  }
+
+  decltype(make({})) client, server = make(bound_to("0.0.0.0"));
+  PeerId peer = 0;
+};
+
+TEST(UdpNetwork, a_peer_is_reached_after_the_source_address_has_gone) {
+  run_in_namespace([] {
+    if (!add_addresses({"10.1.0.1/24", "10.2.0.1/24"}) || !route_from("10.1.0.1")) {
+      GTEST_SKIP() << "addresses and routes cannot be set here (ip)";
+    }
+    Ends ends;
+    ASSERT_NO_FATAL_FAILURE(ends.connect());
+    const auto& [client, server, peer] = ends;
     ASSERT_EQ(receive_some(*server, 1).size(), 1u);
 
     ASSERT_TRUE(run("ip addr del 10.1.0.1/24 dev lo") && route_from("10.2.0.1"));
@@ -81,16 +104,12 @@ TEST(UdpNetwork, a_peer_is_reached_after_the_source_address_has_gone) {
 
 TEST(UdpNetwork, an_unreachable_peer_costs_one_call_a_flush_and_is_reached_when_its_route_is_back) {
   run_in_namespace([] {
-    if (!run("ip link set lo up && ip addr add 10.1.0.1/24 dev lo && ip addr add " + std::string(kServerAddress) +
-             "/32 dev lo")) {
+    if (!add_addresses({"10.1.0.1/24"})) {
       GTEST_SKIP() << "addresses cannot be set here (ip)";
     }
-    Udp::Options anywhere;
-    anywhere.bind = "0.0.0.0";
-    auto client = make(anywhere), server = make(anywhere);
-    ASSERT_TRUE(client && server);
-    const PeerId peer = must_connect(*client, *server, kServerAddress);
-    ASSERT_TRUE(sends(*client, peer, 0));
+    Ends ends;
+    ASSERT_NO_FATAL_FAILURE(ends.connect());
+    const auto& [client, server, peer] = ends;
     ASSERT_TRUE(run("ip addr del " + std::string(kServerAddress) + "/32 dev lo"));
     EXPECT_FALSE(sends(*client, peer, 1));
     EXPECT_EQ(client->take_path_error(peer), PathError::kUnreachable);
@@ -111,17 +130,12 @@ TEST(UdpNetwork, an_unreachable_peer_costs_one_call_a_flush_and_is_reached_when_
 /// The kernel does not choose the source of a bound socket, so that another socket would not help.
 TEST(UdpNetwork, a_bound_endpoint_keeps_its_sockets_while_its_address_is_away) {
   run_in_namespace([] {
-    if (!run("ip link set lo up && ip addr add 10.1.0.1/32 dev lo && ip addr add " + std::string(kServerAddress) +
-             "/32 dev lo")) {
+    if (!add_addresses({"10.1.0.1/32"})) {
       GTEST_SKIP() << "addresses cannot be set here (ip)";
     }
-    Udp::Options bound, anywhere;
-    bound.bind = "10.1.0.1";
-    anywhere.bind = "0.0.0.0";
-    auto client = make(bound), server = make(anywhere);
-    ASSERT_TRUE(client && server);
-    const PeerId peer = must_connect(*client, *server, kServerAddress);
-    ASSERT_TRUE(sends(*client, peer, 0));
+    Ends ends("10.1.0.1");
+    ASSERT_NO_FATAL_FAILURE(ends.connect());
+    const auto& [client, server, peer] = ends;
     ASSERT_TRUE(run("ip addr del 10.1.0.1/32 dev lo"));
     for (uint32_t number = 0; number < 100; ++number) EXPECT_FALSE(sends(*client, peer, number));
     EXPECT_TRUE(has_own_socket(*client, peer));
