@@ -57,7 +57,7 @@ static_assert(std::is_trivially_destructible_v<ClientWatch>);
 
 /// The memory and the limits that the client sessions of one endpoint share.
 struct ClientPools {
-  SharedTerms terms;
+  SharedTerms terms{this};
   base::Pool<ClientControl, 8> controls;
   base::Pool<ClientBusy> busy;
   base::Pool<ClientSlot> slots;

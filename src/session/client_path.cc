@@ -6,8 +6,14 @@
 
 namespace tern::session {
 
+void ClientSession::pair() {
+  proof_.pair();
+  first_probe_ns_ = 0;
+}
+
 ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
-  return make_path_probe(proof_.next(now_ns), now_ns);
+  if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
+  return make_path_probe(proof_.next(), now_ns);
 }
 
 ClientSession::PathProbe ClientSession::pair_probe(uint64_t now_ns) {
@@ -47,11 +53,12 @@ PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t pa
   note_server_packet(header, now_ns);
   if (verdict == PathVerdict::kAnswered) {
     first_request_count_ = header.request_number() >> wire::kSlotBits;
+    first_probe_ns_ = 0;
     return verdict;
   }
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
   // A session mostly begins without load, so this is the shortest round trip that some sessions ever measure.
-  if (proof_.first_probe_ns() != 0) rtt_.at_most(now_ns - proof_.first_probe_ns(), now_ns);
+  if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_, now_ns);
   return open_slots() ? PathVerdict::kOpened : PathVerdict::kDropped;
 }
 

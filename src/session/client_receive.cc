@@ -124,8 +124,8 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
 
 /// A function of its own, so that take_rtt_sample() ends with a jump to it.
 void ClientSession::tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
-  pools_.controller_counters.samples++;
-  pools_.controller_counters.marks += is_marked ? 1 : 0;
+  pools().controller_counters.samples++;
+  pools().controller_counters.marks += is_marked ? 1 : 0;
   const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, packets_limit()};
   tell_controller([&](auto& controller) { controller.on_rtt(sample); });
 }
@@ -228,7 +228,7 @@ ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Hea
   if (bytes > payload_max_) {
     misses_ = 0;
     long_bytes_received_ += bytes;
-    pools_.response_share.hear(watch().heard_epoch);
+    pools().response_share.hear(watch().heard_epoch);
   }
   learn_response(*slot, bytes, now_ns);
   slot->response->length_bytes = bytes;
@@ -253,7 +253,7 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   forget_packets(index_of(*slot));  // the answer shows that the whole request has arrived
   if (bytes <= wire::payload_of_code(slot->whole_code)) note_miss(now_ns);
   if (slot->transfer != nullptr) drop_transfer(slot);
-  slot->transfer = pools_.transfers.take();
+  slot->transfer = pools().transfers.take();
   if (slot->transfer == nullptr) {
     return finished(slot, {Code::kNoMemory, "no memory to receive a response of several packets"});
   }
@@ -265,8 +265,8 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
   long_bytes_received_ += payload_max_;
-  pools_.response_share.begin();
-  pools_.response_share.hear(watch().heard_epoch);
+  pools().response_share.begin();
+  pools().response_share.hear(watch().heard_epoch);
   control_mask_ &= ~bit(index_of(*slot));
   send_mask_ |= bit(index_of(*slot));
   return {};
@@ -289,7 +289,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   const bool is_new = transfer.window.is_within(index) && !transfer.window.contains(index);
   if (is_new && !payload.copy_to(slot->response->data() + offset)) return dropped(Drop::kLease);
   note_server_packet(header, now_ns);
-  pools_.response_share.hear(watch().heard_epoch);
+  pools().response_share.hear(watch().heard_epoch);
   if (is_new) {
     transfer.window.insert(index);
     transfer.lost.erase(index);
@@ -381,7 +381,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
   const bool is_news = note_server_packet(header, now_ns);
   const ArrivedBitmap arrived(payload.data, payload.bytes / 8);
   const uint64_t newest = expand_number(header.echo(), sent_.next_number());
-  if (reports_.number() != 0 && reports_.number() <= newest && arrived.contains(newest - reports_.number())) {
+  if (reports_.is_outstanding() && arrived.contains(reports_.age_at(newest))) {
     reports_.on_acknowledged(used_slots(), busy_mask() == 0 ? UINT64_MAX : now_ns + terms_.report_delay_ns);
     hold_report(is_report_due());
   }

@@ -14,9 +14,10 @@ namespace tern::session {
 namespace {
 
 ClientSlot* const kNoSlots[ClientBusy::kFirstSlots] = {};
-/// The request numbers of a session at rest do not need the slot's index in their low bits. One of these bits stores
-/// ClientSlot::has_rested().
+/// The request numbers of a session at rest do not need the slot's index in their low bits. Two of these bits store
+/// ClientSlot::has_rested() and is_unreported().
 constexpr uint32_t kHasRested = 1;
+constexpr uint32_t kIsUnreported = 2;
 constexpr uint32_t kIndexBits = wire::kSlotsMax - 1;
 
 }  // namespace
@@ -47,7 +48,7 @@ bool ClientSession::open_slots() {
 
 /// Makes any slot but the first one, which wake_with() makes.
 ClientSlot* ClientSession::make_slot(uint32_t index) {
-  ClientSlot* slot = pools_.slots.take();
+  ClientSlot* slot = pools().slots.take();
   if (slot != nullptr) init_slot(slot, index);
   return slot;
 }
@@ -56,7 +57,7 @@ inline void ClientSession::init_slot(ClientSlot* slot, uint32_t index) {
   const uint32_t number = numbers()[index];
   slot->request_number = (number & ~kIndexBits) | index;
   slot->bit = bit(index);
-  if ((unreported_mask_ & slot->bit) == 0) {
+  if ((number & kIsUnreported) == 0) {
     slot->set_reported();
   } else if ((number & kHasRested) == 0) {
     slot->set_unreported();
@@ -69,18 +70,18 @@ inline void ClientSession::init_slot(ClientSlot* slot, uint32_t index) {
 
 /// Gives each unreported slot memory, because a report can only name slots that have it. False: no memory.
 bool ClientSession::make_unreported_slots() {
-  for (uint64_t mask = unreported_mask_ & ~busy_->made_mask; mask != 0; mask &= mask - 1) {
-    if (make_slot(static_cast<uint32_t>(std::countr_zero(mask))) == nullptr) return false;
+  for (uint32_t i = 0; i < window_; i++) {
+    if (slots_[i] == nullptr && (numbers()[i] & kIsUnreported) != 0 && make_slot(i) == nullptr) return false;
   }
   return true;
 }
 
 /// Number of free slots whose responses the server keeps, because no report has named them.
-uint32_t ClientSession::count_unreported() const {
-  const uint64_t made = is_awake() ? busy_->made_mask : 0;
-  auto count = static_cast<uint32_t>(std::popcount(unreported_mask_ & ~made));
-  for (uint64_t mask = made; mask != 0; mask &= mask - 1) {
-    if (slots_[std::countr_zero(mask)]->is_unreported()) count++;
+uint32_t ClientSession::count_unreported() {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < window_; i++) {
+    const bool is_unreported = slots_[i] != nullptr ? slots_[i]->is_unreported() : (numbers()[i] & kIsUnreported) != 0;
+    count += is_unreported ? 1 : 0;
   }
   return count;
 }
@@ -88,7 +89,7 @@ uint32_t ClientSession::count_unreported() const {
 bool ClientSession::wake() {
   if (busy_ != nullptr) return true;
   if (state_ != State::kOpen) return false;
-  ClientBusy* busy = pools_.busy.take();
+  ClientBusy* busy = pools().busy.take();
   if (busy == nullptr) return false;
   wake_with(busy);
   return true;
@@ -123,7 +124,7 @@ void ClientSession::begin_first(ClientBusy* busy) {
 /// True if nothing needs the memory for calls. A report that is not acknowledged needs the slots that it names, and a
 /// search for larger packets goes on until its end.
 inline bool ClientSession::can_rest() const {
-  return is_at_rest() && !has_unpaced() && (!holds_report_ || reports_.number() == 0) && !is_stalled_ &&
+  return is_at_rest() && !has_unpaced() && (!holds_report_ || !reports_.is_outstanding()) && !is_stalled_ &&
          !is_searching() && sent_.in_flight() == 0;
 }
 
@@ -131,18 +132,16 @@ inline void ClientSession::fall_asleep() {
   CHECK(sent_.is_empty());
   ClientBusy* const busy = std::exchange(busy_, nullptr);
   uint32_t* const request_numbers = numbers();
-  uint64_t unreported = unreported_mask_;
   for (uint64_t mask = busy->made_mask; mask != 0; mask &= mask - 1) {
     const size_t i = base::lowest_bit(mask);
     ClientSlot* slot = std::exchange(slots_[i], nullptr);
-    request_numbers[i] = (slot->request_number & ~kIndexBits) | (slot->has_rested() ? kHasRested : 0);
-    unreported = slot->is_reported() ? unreported & ~slot->bit : unreported | slot->bit;
-    if (slot != &busy->first_slot) pools_.slots.give(slot);
+    request_numbers[i] = (slot->request_number & ~kIndexBits) | (slot->has_rested() ? kHasRested : 0) |
+                         (slot->is_reported() ? 0 : kIsUnreported);
+    if (slot != &busy->first_slot) pools().slots.give(slot);
   }
-  unreported_mask_ = unreported;
   if (window_ <= kFirstSlots) slots_ = no_slots();
   sent_.rest();
-  pools_.busy.give(busy);
+  pools().busy.give(busy);
 }
 
 bool ClientSession::try_rest() {

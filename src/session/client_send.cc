@@ -172,9 +172,9 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
 /// session's share of the downlink (clause 5.4), and by the controller's window, because all these packets wait for the
 /// departure of the RFR.
 uint32_t ClientSession::rfr_packets_max(const Transfer& transfer) const {
-  const uint32_t share = pools_.response_share.packets();
+  const uint32_t share = pools().response_share.packets();
   if (watch().awaited_packets >= share) return 0;
-  const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
+  const uint32_t free = pools().response_credits_free > 0 ? static_cast<uint32_t>(pools().response_credits_free) : 0;
   // The last packet may exceed each limit, because a larger packet would otherwise wait for ever beside smaller ones.
   const auto packets_in = [](uint32_t allowed, uint32_t each) { return (allowed + each - 1) / each; };
   const AwaitedCost cost = transfer.cost;

@@ -8,17 +8,11 @@
 
 namespace tern::session {
 
-namespace {
-
 using Phase = ClientSlot::Phase;
 
-constexpr CommonTerms kNoTerms;
-
-}  // namespace
-
 ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
-    : local_key_(terms.local_key), pools_(pools), terms_(share(terms)) {
-  bool has_memory = &terms_ != &kNoTerms;
+    : local_key_(terms.local_key), terms_(pools.terms.find_or_add(terms)) {
+  bool has_memory = terms_ == terms;
   if (!std::holds_alternative<cc::None>(terms.controller)) {
     control_ = pools.controls.take(terms.controller, terms.seed);
     has_memory = has_memory && control_ != nullptr;
@@ -28,15 +22,9 @@ ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
   apply_allowance();
 }
 
-/// Returns the shared copy of the terms; kNoTerms: there is no memory for it.
-const CommonTerms& ClientSession::share(const CommonTerms& terms) {
-  const CommonTerms* shared = pools_.terms.find_or_add(terms);
-  return shared != nullptr ? *shared : kNoTerms;
-}
-
 ClientSession::~ClientSession() {
   hold_report(false);
-  if (control_ != nullptr) pools_.controls.give(control_);
+  if (control_ != nullptr) pools().controls.give(control_);
   // Response packets that were asked for and never came are no longer awaited.
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     if (sent_[n].is_rfr()) end_wait_for(slots_[sent_[n].slot_index()]->transfer->cost, sent_[n].missing);
@@ -45,9 +33,9 @@ ClientSession::~ClientSession() {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);
     free_space(*slots_[i]);
-    if (slots_[i] != &busy_->first_slot) pools_.slots.give(slots_[i]);
+    if (slots_[i] != &busy_->first_slot) pools().slots.give(slots_[i]);
   }
-  if (busy_ != nullptr) pools_.busy.give(busy_);
+  if (busy_ != nullptr) pools().busy.give(busy_);
   if (window_ <= kFirstSlots) return;
   delete[] slots_;
   delete[] more_numbers_;
@@ -65,6 +53,7 @@ void ClientSession::start_over(uint32_t first_number, uint8_t window) {
   start_numbers(first_number);
   state_ = State::kConnecting;
   proof_ = {};
+  first_probe_ns_ = 0;
 }
 
 void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
@@ -99,7 +88,7 @@ ClientSlot* ClientSession::begin(detail::Buffer* request, detail::Buffer* respon
 }
 
 bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
-  slot->transfer = pools_.transfers.take();
+  slot->transfer = pools().transfers.take();
   if (slot->transfer == nullptr) return false;
   uint8_t code = request_code();
   // A request of one packet may name the size that its response probably has.
@@ -146,8 +135,8 @@ bool ClientSession::is_outstanding() const {
 }
 
 void ClientSession::drop_transfer(ClientSlot* slot) {
-  if (slot->phase == Phase::kReceiving) pools_.response_share.end();
-  pools_.transfers.give(slot->transfer);
+  if (slot->phase == Phase::kReceiving) pools().response_share.end();
+  pools().transfers.give(slot->transfer);
   slot->transfer = nullptr;
 }
 
@@ -218,12 +207,13 @@ void ClientSession::apply_allowance() {
   if (!terms_.shortcuts.pacer_bypass && is_controlled) {
     pace.bytes_per_sec = std::min(pace.bytes_per_sec, terms_.link_bytes_per_sec);
   }
-  calm_below_ns_ = is_calm ? UINT64_MAX : 0;
+  uint64_t calm_below_ns = is_calm ? UINT64_MAX : 0;
   if (control_ != nullptr) {
     control_->allowance = pace;
-    if (is_calm) calm_below_ns_ = std::visit([](const auto& c) { return c.calm_below_ns(); }, control_->controller);
+    if (is_calm) calm_below_ns = std::visit([](const auto& c) { return c.calm_below_ns(); }, control_->controller);
   }
-  if (!terms_.shortcuts.controller_bypass && is_controlled) calm_below_ns_ = 0;
+  if (!terms_.shortcuts.controller_bypass && is_controlled) calm_below_ns = 0;
+  calm_below_ns_ = static_cast<uint32_t>(std::min<uint64_t>(calm_below_ns, UINT32_MAX));
   is_paced_ = pace.bytes_per_sec != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }
@@ -234,7 +224,7 @@ void ClientSession::set_stalled(bool is_stalled) {
 }
 
 void ClientSession::start_anew() {
-  pools_.controller_counters.restarts++;
+  pools().controller_counters.restarts++;
   tell_controller([](auto& controller) { controller.on_rest(); });
 }
 
@@ -276,7 +266,6 @@ void ClientSession::check_invariants() const {
   CHECK(send_mask_ & fresh_mask_, ==, 0u);
   CHECK(control_mask_ & free_mask_, ==, 0u);
   CHECK(free_mask_ & ~window_mask(), ==, 0u);
-  CHECK(unreported_mask_ & ~window_mask(), ==, 0u);
   for (uint32_t i = 0; i < window_; i++) {
     const ClientSlot* slot = slots_[i];
     CHECK(slot != nullptr, ==, busy_ != nullptr && (busy_->made_mask & bit(i)) != 0);

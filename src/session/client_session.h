@@ -104,7 +104,7 @@ class TERN_API ClientSession {
   /// True if the data address has answered a short probe. Probes of full length may follow.
   bool is_path_answered() const { return proof_.is_answered(); }
   /// Makes later short path probes ask for answers to their source address (clause 7.7.4). Only in kProbing.
-  void pair() { proof_.pair(); }
+  void pair();
   /// True if one address and port pair serves both directions.
   bool is_paired() const { return proof_.is_paired(); }
   /// Returns a probe of an open paired session. It asks the server to follow this client, whose address may have
@@ -255,6 +255,7 @@ class TERN_API ClientSession {
   static constexpr uint8_t kPathProbeDue = kFullProbeDue | kShortProbeDue | kLargeProbeDue;
   static constexpr uint8_t kTimed = 32;  ///< a call in fresh_mask_ may have a deadline
 
+  ClientPools& pools() const { return *terms_.pools; }
   static uint64_t bit(uint32_t slot_index) { return uint64_t{1} << slot_index; }
   /// All slots; 0 before the session is open.
   uint64_t window_mask() const { return window_ == 0 ? 0 : UINT64_MAX >> (wire::kSlotsMax - window_); }
@@ -285,7 +286,6 @@ class TERN_API ClientSession {
   bool is_oldest_of_many() const;
 
   // -- client_session.cc --
-  const CommonTerms& share(const CommonTerms& terms);
   void start_numbers(uint32_t first_number);
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
@@ -318,7 +318,7 @@ class TERN_API ClientSession {
   static ClientSlot** no_slots();
   ClientSlot* make_slot(uint32_t index);
   bool make_unreported_slots();
-  uint32_t count_unreported() const;
+  uint32_t count_unreported();
   void init_slot(ClientSlot* slot, uint32_t index);
   void wake_with(ClientBusy* busy);
   ClientWatch& begin_watch() const;
@@ -454,45 +454,44 @@ class TERN_API ClientSession {
   uint8_t misses_ : 4 = 0;  ///< responses in a row that could have come whole, and did not
   bool is_paced_ : 1 = false;
   bool is_stalled_ : 1 = false;    ///< no slot makes progress: one packet at a time (clause 4.3.3)
-  bool holds_report_ : 1 = false;  ///< a report is due or not acknowledged, and counts against pools_.reports_free
+  bool holds_report_ : 1 = false;  ///< a report is due or not acknowledged, and counts in ClientPools::reports_free
   bool was_busy_ : 1 = false;      ///< the session had calls at the last tick
   uint8_t server_credits_ = 1;     ///< credit limit of the server's newest packet, encoded (wire/credits.h)
   uint64_t server_number_ = 0;  ///< largest packet number that has arrived; initially the server's first number less 1
   /// Time of the newest answer to a packet in flight, or of the session's acceptance.
   uint64_t last_progress_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
-  uint64_t calm_below_ns_ = UINT64_MAX;  ///< the controller ignores samples below this
   RttEstimator rtt_;
-  uint32_t response_ns_ = 0;  ///< at rest: ProbeTimer::response_ns()
+  uint32_t calm_below_ns_ = UINT32_MAX;  ///< the controller ignores samples below this
+  uint32_t response_ns_ = 0;             ///< at rest: ProbeTimer::response_ns()
   uint32_t local_key_;
+  uint32_t payload_max_ = 0;  ///< payload of the session's own full packets
 
   // The next cache line begins here.
-  ClientBusy* busy_ = nullptr;    ///< null: the session is at rest, or not open
-  uint64_t unreported_mask_ = 0;  ///< of slots without memory: the last response is not reported (clause 5.5)
-  ClientPools& pools_;
-  const CommonTerms& terms_;
-  /// The request number of the last request of each slot without memory; before its first one, the number before it.
-  /// The slot's index in it is replaced by flags (client_rest.cc).
+  ClientBusy* busy_ = nullptr;  ///< null: the session is at rest, or not open
+  const ClientShared& terms_;
   union {
-    uint32_t first_numbers_[kFirstSlots] = {};
+    uint64_t first_probe_ns_ = 0;  ///< before kOpen: time of the first path probe of the present length; 0: none
+    /// The request number of the last request of each slot without memory; before its first one, the number before it.
+    /// The slot's index in it is replaced by flags (client_rest.cc).
+    uint32_t first_numbers_[kFirstSlots];
     uint32_t* more_numbers_;  ///< for a window of more than kFirstSlots
   };
-  // The next cache line begins here.
   uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
-  uint32_t payload_max_ = 0;          ///< payload of the session's own full packets
+  ClientControl* control_ = nullptr;  ///< null: no controller limits the session
+  // The next cache line begins here.
+  uint64_t long_bytes_sent_ = 0;
+  uint64_t long_bytes_received_ = 0;
+  [[no_unique_address]] PathProof proof_;  // full_credits_ is in its padding
+  uint16_t full_credits_ = 1;              ///< credits that a full packet costs
+  [[no_unique_address]] Reports reports_;  // the next four fields are in its padding
+  uint8_t credit_unit_ = 0;                ///< wire/credits.h
+  uint8_t wanted_window_ = 0;              ///< slots: the caller's terms, then the server's if they are fewer
+  KnownSizes sizes_;                       ///< of packets larger than payload_max_
+  uint8_t start_credits_ = 1;              ///< credit limit of the handshake, encoded (wire/credits.h)
   uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
   uint32_t first_number_;             ///< of the newest handshake, 24 bits
   uint32_t first_server_number_ = 1;  ///< of the newest handshake, 24 bits
-  uint16_t full_credits_ = 1;         ///< credits that a full packet costs
-  uint8_t credit_unit_ = 0;           ///< wire/credits.h
-  uint8_t wanted_window_ = 0;         ///< slots: the caller's terms, then the server's if they are fewer
-  KnownSizes sizes_;                  ///< of packets larger than payload_max_
-  uint8_t start_credits_ = 1;         ///< credit limit of the handshake, encoded (wire/credits.h)
-  ClientControl* control_ = nullptr;  ///< null: no controller limits the session
-  uint64_t long_bytes_sent_ = 0;
-  uint64_t long_bytes_received_ = 0;
-  PathProof proof_;
-  Reports reports_;
 };
 
 }  // namespace tern::session

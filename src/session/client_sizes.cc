@@ -23,17 +23,17 @@ constexpr uint8_t kMissesMax = 8;
 AwaitedCost ClientSession::cost_of(uint32_t payload_bytes) const {
   const uint32_t packet_bytes = payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes);
   return {.packets = static_cast<uint8_t>((payload_bytes + payload_max_ - 1) / payload_max_),
-          .credits = static_cast<uint8_t>(wire::credits_of(packet_bytes, pools_.credit_unit))};
+          .credits = static_cast<uint8_t>(wire::credits_of(packet_bytes, pools().credit_unit))};
 }
 
 /// Notes that so many packets of a response were asked for.
 void ClientSession::wait_for(const AwaitedCost& cost, uint32_t response_packets) {
-  pools_.response_credits_free -= static_cast<int32_t>(response_packets * cost.credits);
+  pools().response_credits_free -= static_cast<int32_t>(response_packets * cost.credits);
   watch().awaited_packets += response_packets * cost.packets;
 }
 
 void ClientSession::end_wait_for(const AwaitedCost& cost, uint32_t response_packets) {
-  pools_.response_credits_free += static_cast<int32_t>(response_packets * cost.credits);
+  pools().response_credits_free += static_cast<int32_t>(response_packets * cost.credits);
   watch().awaited_packets -= response_packets * cost.packets;
 }
 
@@ -68,8 +68,8 @@ uint8_t ClientSession::request_code() const {
 /// The largest packet of a response that begins now, with its header: at most a quarter of the free space in this
 /// endpoint's receive queue, and at most the controller's window.
 uint64_t ClientSession::response_packet_bytes_max() const {
-  const auto free = static_cast<uint64_t>(std::max(pools_.response_credits_free, 0));
-  const uint64_t queue = (free / kPacketsInLimit) << pools_.credit_unit;
+  const auto free = static_cast<uint64_t>(std::max(pools().response_credits_free, 0));
+  const uint64_t queue = (free / kPacketsInLimit) << pools().credit_unit;
   const uint64_t window = uint64_t{allowance().window_packets} * payload_max_;
   return std::min(queue, window);
 }
@@ -98,7 +98,7 @@ uint8_t ClientSession::code_to_name(const ClientSlot& slot) const {
   if (!is_in_one || slot.was_sent() || !may_name_size(slot.type, *slot.response)) return 0;
   const uint8_t code = transfer != nullptr ? transfer->payload_code : usual_code_;
   const uint32_t bytes = wire::payload_of_code(code);
-  const bool has_share = watch().awaited_packets + cost_of(bytes).packets <= pools_.response_share.packets();
+  const bool has_share = watch().awaited_packets + cost_of(bytes).packets <= pools().response_share.packets();
   return has_share && bytes + wire::kHeaderBytes <= response_packet_bytes_max() ? code : 0;
 }
 
@@ -107,14 +107,14 @@ uint8_t ClientSession::code_to_name(const ClientSlot& slot) const {
 void ClientSession::reserve_space(ClientSlot* slot, uint8_t code) {
   slot->whole_code = code;
   wait_for(whole_cost(*slot), 1);
-  pools_.response_share.begin();
+  pools().response_share.begin();
 }
 
 /// Frees what reserve_space() has reserved, if that has not been done. Must be called before a slot leaves kSending.
 void ClientSession::free_space(const ClientSlot& slot) {
   if (slot.whole_code == 0 || slot.phase != Phase::kSending) return;
   end_wait_for(whole_cost(slot), 1);
-  pools_.response_share.end();
+  pools().response_share.end();
 }
 
 /// Called when a response is complete. The next response to a request of that type is probably alike.

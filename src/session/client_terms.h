@@ -34,34 +34,37 @@ struct ClientTerms : CommonTerms {
   cc::AnyController controller;
 };
 
+struct ClientPools;
+
+/// What sessions with equal terms share. A session has a pointer to it, and no other one to the pools.
+struct ClientShared : CommonTerms {
+  ClientPools* pools = nullptr;
+  ClientShared* next = nullptr;  ///< in SharedTerms
+};
+
 /// The different terms of an endpoint's sessions. Sessions with equal terms share one copy. All copies stay until the
 /// endpoint ends, because there are only a few.
 class SharedTerms {
  public:
-  /// Returns the copy that is equal to `terms`. Null: there is no memory for another one.
-  const CommonTerms* find_or_add(const CommonTerms& terms) {
-    if (!has_first_) first_ = terms;
+  /// `pools`: ClientShared::pools of all copies.
+  explicit SharedTerms(ClientPools* pools) { first_.pools = pools; }
+
+  /// Returns the copy that is equal to `terms`. If there is no memory for another one, it is one with other terms.
+  const ClientShared& find_or_add(const CommonTerms& terms) {
+    if (!has_first_) static_cast<CommonTerms&>(first_) = terms;
     has_first_ = true;
-    if (first_ == terms) return &first_;
-    Entry* entry = others_;
-    while (entry != nullptr && entry->terms != terms) entry = entry->next;
-    if (entry != nullptr) return &entry->terms;
-    entry = pool_.take();
-    if (entry == nullptr) return nullptr;
-    *entry = {terms, others_};
-    others_ = entry;
-    return &entry->terms;
+    for (const ClientShared* copy = &first_; copy != nullptr; copy = copy->next) {
+      if (*copy == terms) return *copy;
+    }
+    ClientShared* copy = pool_.take(ClientShared{terms, first_.pools, first_.next});
+    if (copy == nullptr) return first_;
+    return *(first_.next = copy);
   }
 
  private:
-  struct Entry {
-    CommonTerms terms;
-    Entry* next = nullptr;
-  };
-  CommonTerms first_;  ///< needs no memory of its own
+  ClientShared first_;  ///< needs no memory of its own
   bool has_first_ = false;
-  Entry* others_ = nullptr;
-  base::Pool<Entry, 4> pool_;
+  base::Pool<ClientShared, 4> pool_;
 };
 
 /// The server's terms from the handshake.

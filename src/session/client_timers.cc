@@ -141,7 +141,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     if (slot->rounds > 2) control_mask_ |= bit(entry.slot_index());
   }
   sent_.remove(entry);
-  pools_.controller_counters.losses++;
+  pools().controller_counters.losses++;
   const cc::Sample sample{now_ns, rtt_.latest_ns(), rtt_.min_ns(), false, packets_limit()};
   tell_controller([&](auto& controller) { controller.on_loss(sample); });
 }
@@ -149,7 +149,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
 // ---- Reports (clause 5.5) ----
 
 void ClientSession::hold_report(bool holds) {
-  pools_.reports_free += int32_t{holds_report_} - int32_t{holds};
+  pools().reports_free += int32_t{holds_report_} - int32_t{holds};
   holds_report_ = holds;
 }
 
@@ -174,7 +174,7 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   if (is_stalled_) set_stalled(false);
   forget_old_credits(now_ns);
   if (is_searching()) look_at_size(now_ns, result);
-  const uint64_t report_delay_ns = std::max(terms_.report_delay_ns, pools_.report_delay_min_ns);
+  const uint64_t report_delay_ns = std::max(terms_.report_delay_ns, pools().report_delay_min_ns);
   if (!is_report_due()) {
     if (reports_.is_over(sent_.next_number())) {
       result.is_idle = !is_searching();
@@ -185,7 +185,7 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   // With several slots to report, calls on one of them do not put off the report of the others.
   const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
   if (reports_.is_due_at_rest(now_ns, count_unreported() > 1 ? report_delay_ns : quiet_ns, report_delay_ns)) {
-    if ((holds_report_ || pools_.reports_free > 0) && wake() && look_at_reports(now_ns)) {
+    if ((holds_report_ || pools().reports_free > 0) && wake() && look_at_reports(now_ns)) {
       fall_back_to_start_credits();
     } else {
       reports_.put_off(now_ns + report_delay_ns);
@@ -205,10 +205,10 @@ void ClientSession::begin_busy_time(uint64_t now_ns) {
   was_busy_ = true;
   uint64_t look_at_ns = now_ns + terms_.report_delay_ns;
   // Otherwise calls that begin again and again could put off the report of the other slots for ever.
-  if (reports_.number() == 0 && count_unreported() != 0) look_at_ns = std::min(look_at_ns, reports_.look_at_ns());
+  if (!reports_.is_outstanding() && count_unreported() != 0) look_at_ns = std::min(look_at_ns, reports_.look_at_ns());
   reports_.on_busy(look_at_ns);
   detours_ &= static_cast<uint8_t>(~kReportDue);
-  if (reports_.number() == 0) hold_report(false);
+  if (!reports_.is_outstanding()) hold_report(false);
 }
 
 /// Updates the clock of the packets in flight. Progress resets it, and other signs of life do not (clause 4.4.1).
@@ -247,7 +247,7 @@ void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
   if (now_ns < due_ns) return result.at_latest(due_ns);
   result.has_timed_out = true;
   if (watch().probe_timer.has_backed_off()) {
-    pools_.controller_counters.silences++;
+    pools().controller_counters.silences++;
     tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
   }
   result.at_latest(watch().probe_timer.on_probe(now_ns, timeouts()));

@@ -43,10 +43,7 @@ class PathProof {
   /// Takes the token that the server, which has accepted the session, expects in short probes.
   void accept(uint32_t path_token) { path_token_ = path_token; }
   /// Makes all later probes paired ones.
-  void pair() {
-    is_paired_ = true;
-    first_probe_ns_ = 0;
-  }
+  void pair() { is_paired_ = true; }
 
   bool is_paired() const { return is_paired_; }
   /// True if the data address has answered a short probe.
@@ -55,12 +52,9 @@ class PathProof {
   bool may_probe() const { return is_answered_ || short_probes_left_ != 0; }
   /// The token that proves packets of the open session.
   uint32_t session_token() const { return session_token_; }
-  /// Time at which the first probe of the present length was sent; 0: no such probe was sent.
-  uint64_t first_probe_ns() const { return first_probe_ns_; }
 
   /// Returns the next probe of a session that is not open. Only when may_probe().
-  Probe next(uint64_t now_ns) {
-    if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
+  Probe next() {
     if (!is_answered_) short_probes_left_--;
     if (!is_paired_) return {0, is_answered_, is_answered_ ? session_token_ : path_token_};
     if (!has_pair_token_ || full_pair_probes_++ == kFullPairProbesMax) return next_short_paired();
@@ -84,7 +78,6 @@ class PathProof {
     if (!reply.is_paired) session_token_ = reply.token;
     is_paired_ = reply.is_paired;  // a late answer to an earlier, unpaired probe also counts
     is_answered_ = true;
-    first_probe_ns_ = 0;
     return PathVerdict::kAnswered;
   }
   /// Takes a paired reply to a probe of the open session. Only its echo proves it, because a wrong token does no more
@@ -121,7 +114,6 @@ class PathProof {
     return true;
   }
 
-  uint64_t first_probe_ns_ = 0;
   uint32_t path_token_ = 0;
   uint32_t session_token_ = 0;  ///< valid when is_answered_
   uint32_t pair_token_ = 0;     ///< valid when has_pair_token_: from a short reply, for the full probe that follows
@@ -133,7 +125,7 @@ class PathProof {
   bool is_pair_asked_ : 1 = false;    ///< a short paired probe has not been answered
   bool is_full_awaited_ : 1 = false;  ///< a full paired probe of the open session has not been answered
 };
-static_assert(sizeof(PathProof) == 24, "a part of each session");
+static_assert(sizeof(PathProof) == 16, "a part of each session");
 
 /// The times at which a silent paired session asks the server to follow it, because its address may have changed
 /// (clause 7.7.5). It asks after a sixteenth, a quarter and half of the liveness timeout, because a server answers an

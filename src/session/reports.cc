@@ -31,10 +31,10 @@ bool Reports::look(Slots slots, bool is_at_rest, uint64_t now_ns, uint64_t delay
     if (has_rested && gives_up) slot->set_reported();
     is_due |= has_rested && !gives_up;
   }
-  number_ = 0;
+  is_outstanding_ = false;
   if (gives_up) tries_ = 0;
   // The server knows all responses, or has not acknowledged the reports.
-  if (is_at_rest && !is_due) reported_number_ = next_number;
+  if (is_at_rest && !is_due) reported_number_ = static_cast<uint32_t>(next_number);
   look_at_ns_ = is_due || is_at_rest ? UINT64_MAX : now_ns + delay_ns;
   return is_due;
 }
@@ -53,10 +53,11 @@ uint32_t Reports::fill(Slots slots, bool is_at_rest, std::byte* payload) {
 void Reports::on_sent(uint64_t number, bool is_at_rest, uint64_t now_ns, uint64_t rto_ns, uint64_t delay_ns,
                       uint64_t liveness_ns) {
   // The responses to packets in flight must be reported later.
-  reported_number_ = is_at_rest ? number + 1 : 0;
-  number_ = number;
+  number_ = static_cast<uint32_t>(number);
+  reported_number_ = is_at_rest ? number_ + 1 : number_;
+  is_outstanding_ = true;
   const uint64_t first_wait_ns = std::max({rto_ns, delay_ns / kDelayParts, liveness_ns >> (kTriesMax - 1)});
-  look_at_ns_ = now_ns + (first_wait_ns << std::min(tries_, kTriesMax));
+  look_at_ns_ = now_ns + (first_wait_ns << std::min<uint8_t>(tries_, kTriesMax));
   tries_++;
 }
 
@@ -64,7 +65,7 @@ void Reports::on_acknowledged(Slots slots, uint64_t look_at_ns) {
   for (ClientSlot* slot : slots) {
     if (slot != nullptr && slot->phase == Phase::kFree && slot->has_rested()) slot->set_reported();
   }
-  number_ = 0;
+  is_outstanding_ = false;
   tries_ = 0;
   look_at_ns_ = look_at_ns;
 }

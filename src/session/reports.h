@@ -24,7 +24,7 @@ class TERN_API Reports {
   static constexpr uint64_t kDelayParts = 8;
 
   /// Packets before `next_number` need no report.
-  void start(uint64_t next_number) { reported_number_ = next_number; }
+  void start(uint64_t next_number) { reported_number_ = static_cast<uint32_t>(next_number); }
   /// A call begins while the session is at rest.
   void on_busy(uint64_t look_at_ns) {
     look_at_ns_ = look_at_ns;
@@ -33,7 +33,9 @@ class TERN_API Reports {
   /// Time of the next look; UINT64_MAX: never.
   uint64_t look_at_ns() const { return look_at_ns_; }
   /// True at rest if no packet was sent since the last report, and no look is due.
-  bool is_over(uint64_t next_number) const { return look_at_ns_ == UINT64_MAX && reported_number_ == next_number; }
+  bool is_over(uint64_t next_number) const {
+    return look_at_ns_ == UINT64_MAX && reported_number_ == static_cast<uint32_t>(next_number);
+  }
   /// At rest: plans a look at this time, unless a look is planned already.
   void on_rest(uint64_t look_at_ns) {
     if (look_at_ns_ == UINT64_MAX) look_at_ns_ = look_at_ns;
@@ -51,15 +53,20 @@ class TERN_API Reports {
   /// Notes that the report was sent as packet `number`. `rto_ns`: time in which the server may answer.
   void on_sent(uint64_t number, bool is_at_rest, uint64_t now_ns, uint64_t rto_ns, uint64_t delay_ns,
                uint64_t liveness_ns);
-  /// Number of the packet with the unacknowledged report; 0: there is none.
-  uint64_t number() const { return number_; }
+  /// True if a report was sent and is not acknowledged.
+  bool is_outstanding() const { return is_outstanding_; }
+  /// Only if is_outstanding(): by how much packet `number` is later than the report's. If it is earlier, the result is
+  /// 2^31 or more.
+  uint32_t age_at(uint64_t number) const { return static_cast<uint32_t>(number) - number_; }
   void on_acknowledged(Slots slots, uint64_t look_at_ns);
 
  private:
   uint64_t look_at_ns_ = UINT64_MAX;
-  uint64_t reported_number_ = 0;  ///< next packet number after the last report; 0: a call was busy at the report
-  uint64_t number_ = 0;
-  uint8_t tries_ = 0;  ///< reports sent since the last acknowledgement, or since the session gave up
+  /// The number after the last report's packet; that packet's own number if a call was busy at the report. Low half.
+  uint32_t reported_number_ = 0;
+  uint32_t number_ = 0;    ///< of the last report's packet; low half
+  uint8_t tries_ : 7 = 0;  ///< reports sent since the last acknowledgement, or since the session gave up
+  bool is_outstanding_ : 1 = false;
 };
 
 }  // namespace tern::session

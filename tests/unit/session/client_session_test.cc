@@ -606,6 +606,30 @@ TEST_F(ClientSessionTest, opens_with_a_full_reply_only) {
   EXPECT_TRUE(session_->has_free_slot());
 }
 
+// The bound of the round trip begins with the first full probe: the reply may be the answer to that one.
+TEST_F(ClientSessionTest, first_full_probe_bounds_the_round_trip) {
+  for (const bool is_paired : {false, true}) {
+    make();
+    accept();
+    if (is_paired) session_->pair();
+    const uint32_t first = session_->path_probe(now_).header.number();
+    now_ += 1000;
+    const auto reply = [&](uint32_t echo, uint32_t bytes) {
+      return is_paired ? pair_reply(echo, bytes, bytes == 0 ? kPairToken : kSessionToken) : path_reply(echo, bytes);
+    };
+    ASSERT_EQ(reply(first, 0), PathVerdict::kAnswered);
+    now_ += 100'000;
+    const uint32_t full = session_->path_probe(now_).header.number();
+    now_ += 300;
+    session_->path_probe(now_);
+    now_ += 400;
+    EXPECT_EQ(session_->rtt().min_ns(), UINT64_MAX);
+    ASSERT_EQ(reply(full, kPayloadMax), PathVerdict::kOpened);
+    EXPECT_EQ(session_->rtt().min_ns(), 700u) << is_paired;
+    server_number_ = 0;
+  }
+}
+
 TEST_F(ClientSessionTest, path_replies_that_echo_no_probe_have_no_effect) {
   make();
   accept();

@@ -8,15 +8,20 @@ namespace tern::session {
 namespace {
 
 TEST(SharedTerms, equal_terms_have_one_copy) {
-  SharedTerms shared;
-  CommonTerms fast, slow;
+  ClientPools pools;
+  CommonTerms fast, slow, slowest;
   slow.rto_ns_min = 5'000'000;
-  const CommonTerms* first = shared.find_or_add(fast);
-  const CommonTerms* second = shared.find_or_add(slow);
-  EXPECT_EQ(shared.find_or_add(fast), first);
-  EXPECT_EQ(shared.find_or_add(slow), second);
-  EXPECT_EQ(first->rto_ns_min, 1'000'000u);
-  EXPECT_EQ(second->rto_ns_min, 5'000'000u);
+  slowest.rto_ns_min = 6'000'000;
+  const ClientShared& first = pools.terms.find_or_add(fast);
+  const ClientShared& second = pools.terms.find_or_add(slow);
+  const ClientShared& third = pools.terms.find_or_add(slowest);
+  EXPECT_EQ(&pools.terms.find_or_add(fast), &first);
+  EXPECT_EQ(&pools.terms.find_or_add(slow), &second);
+  EXPECT_EQ(&pools.terms.find_or_add(slowest), &third);
+  EXPECT_EQ(first.rto_ns_min, 1'000'000u);
+  EXPECT_EQ(second.rto_ns_min, 5'000'000u);
+  EXPECT_EQ(third.rto_ns_min, 6'000'000u);
+  for (const ClientShared* copy : {&first, &second, &third}) EXPECT_EQ(copy->pools, &pools);
 }
 
 TEST(SharedTerms, session_without_a_controller_has_no_record_of_one) {

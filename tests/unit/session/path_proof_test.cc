@@ -29,89 +29,87 @@ class PathProofTest : public testing::Test {
   /// Opens a paired session by a short probe and a full one.
   void open_paired() {
     proof_.pair();
-    proof_.next(100);
+    proof_.next();
     ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
-    proof_.next(200);
+    proof_.next();
     ASSERT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
   }
   PathProof proof_;
 };
 
 TEST_F(PathProofTest, short_probe_and_then_a_full_one_open_the_session) {
-  expect(proof_.next(100), 0, false, kPathToken);
-  EXPECT_EQ(proof_.first_probe_ns(), 100u);
+  expect(proof_.next(), 0, false, kPathToken);
   EXPECT_EQ(proof_.on_reply(kFull), PathVerdict::kDropped) << "no full probe was sent";
   EXPECT_EQ(proof_.on_reply(kShort), PathVerdict::kAnswered);
   EXPECT_EQ(proof_.session_token(), kSessionToken);
   EXPECT_EQ(proof_.on_reply(kShort), PathVerdict::kDropped) << "a duplicate";
-  expect(proof_.next(200), 0, true, kSessionToken);
-  EXPECT_EQ(proof_.first_probe_ns(), 200u) << "of this length";
+  expect(proof_.next(), 0, true, kSessionToken);
   EXPECT_EQ(proof_.on_reply(kFull), PathVerdict::kOpened);
 }
 
 TEST_F(PathProofTest, address_gets_three_short_probes_until_it_answers) {
   for (int left = 2; left >= 0; left--) {
     EXPECT_TRUE(proof_.may_probe());
-    proof_.next(1);
+    proof_.next();
     EXPECT_EQ(proof_.short_probes_left(), left);
   }
   EXPECT_FALSE(proof_.may_probe());
   EXPECT_EQ(proof_.on_reply(kShort), PathVerdict::kAnswered);
   for (int i = 0; i < 100; i++) {
     EXPECT_TRUE(proof_.may_probe());
-    proof_.next(1);
+    proof_.next();
   }
 }
 
 TEST_F(PathProofTest, paired_probes_open_the_session_with_a_pair_token) {
   proof_.pair();
-  expect(proof_.next(100), wire::kPaired, false, kPathToken);
+  expect(proof_.next(), wire::kPaired, false, kPathToken);
   EXPECT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
-  expect(proof_.next(200), wire::kPaired, true, kPairToken);
+  expect(proof_.next(), wire::kPaired, true, kPairToken);
   EXPECT_EQ(proof_.on_reply(kFull), PathVerdict::kDropped) << "of the other way";
   EXPECT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
   EXPECT_EQ(proof_.session_token(), kSessionToken);
 }
 
 TEST_F(PathProofTest, unpaired_session_takes_no_paired_reply) {
-  proof_.next(100);
+  proof_.next();
   EXPECT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kDropped);
   EXPECT_EQ(proof_.on_pair_reply(kPairedFull), PathVerdict::kDropped);
 }
 
 TEST_F(PathProofTest, late_answer_to_an_unpaired_probe_is_as_good) {
-  proof_.next(100);
+  proof_.next();
   proof_.pair();
   EXPECT_EQ(proof_.on_reply(kShort), PathVerdict::kAnswered);
   EXPECT_FALSE(proof_.is_paired());
-  expect(proof_.next(200), 0, true, kSessionToken);
+  expect(proof_.next(), 0, true, kSessionToken);
 }
 
 TEST_F(PathProofTest, each_short_paired_probe_takes_one_reply) {
   proof_.pair();
-  proof_.next(100);
+  proof_.next();
   EXPECT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
   EXPECT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kDropped);
 }
 
 TEST_F(PathProofTest, full_paired_probes_without_an_answer_are_followed_by_a_short_one) {
   proof_.pair();
-  proof_.next(100);
+  proof_.next();
   ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
-  for (int i = 0; i < PathProof::kFullPairProbesMax; i++) expect(proof_.next(200), wire::kPaired, true, kPairToken);
-  expect(proof_.next(200), wire::kPaired, false, kPathToken);
+  for (int i = 0; i < PathProof::kFullPairProbesMax; i++) expect(proof_.next(), wire::kPaired, true, kPairToken);
+  expect(proof_.next(), wire::kPaired, false, kPathToken);
   EXPECT_EQ(proof_.on_reply({true, true, kPairToken + 1}), PathVerdict::kFound);
-  expect(proof_.next(200), wire::kPaired, true, kPairToken + 1);
+  expect(proof_.next(), wire::kPaired, true, kPairToken + 1);
 }
 
 /// A burst of losses may cost all full probes and the short one, and the server answers few short ones.
 TEST_F(PathProofTest, full_paired_probes_go_on_if_the_short_one_has_no_answer) {
   proof_.pair();
-  proof_.next(100);
+  proof_.next();
   ASSERT_EQ(proof_.on_reply(kPairedShort), PathVerdict::kAnswered);
   for (int round = 0; round < 3; round++) {
-    for (int i = 0; i < PathProof::kFullPairProbesMax; i++) expect(proof_.next(200), wire::kPaired, true, kPairToken);
-    expect(proof_.next(200), wire::kPaired, false, kPathToken);
+    for (int i = 0; i < PathProof::kFullPairProbesMax; i++) expect(proof_.next(), wire::kPaired, true, kPairToken);
+    expect(proof_.next(), wire::kPaired, false, kPathToken);
   }
   EXPECT_EQ(proof_.on_reply(kPairedFull), PathVerdict::kOpened);
 }

@@ -60,9 +60,11 @@ TEST_F(ReportsTest, acknowledged_slots_are_not_reported_again) {
   EXPECT_TRUE(look(true));
   report(true);
   send(200, true);
-  EXPECT_EQ(reports_.number(), 200u);
+  EXPECT_TRUE(reports_.is_outstanding());
+  EXPECT_EQ(reports_.age_at(203), 3u);
+  EXPECT_GE(reports_.age_at(199), 1u << 31) << "this packet is earlier";
   reports_.on_acknowledged(slots(), UINT64_MAX);
-  EXPECT_EQ(reports_.number(), 0u);
+  EXPECT_FALSE(reports_.is_outstanding());
   EXPECT_TRUE(reports_.is_over(201));
   EXPECT_FALSE(look(true, 201));
   EXPECT_TRUE(report(true).empty());
@@ -121,6 +123,24 @@ TEST_F(ReportsTest, packets_in_flight_at_a_report_have_to_be_reported_too) {
   send(200, false);
   reports_.on_acknowledged(slots(), UINT64_MAX);
   EXPECT_FALSE(reports_.is_over(201));
+}
+
+// Only the low half of a packet number is stored.
+TEST_F(ReportsTest, numbers_beyond_32_bits) {
+  const uint64_t number = (uint64_t{7} << 32) - 1;
+  for (const bool is_at_rest : {true, false}) {
+    reports_.start(number);
+    EXPECT_TRUE(reports_.is_over(number));
+    for (auto& slot : slots_) slot.set_unreported();
+    look(is_at_rest, number);
+    look(is_at_rest, number);
+    send(number, is_at_rest);
+    EXPECT_TRUE(reports_.is_outstanding());
+    EXPECT_EQ(reports_.age_at(number + 1), 1u);
+    reports_.on_acknowledged(slots(), UINT64_MAX);
+    EXPECT_EQ(reports_.is_over(number + 1), is_at_rest);
+    EXPECT_FALSE(reports_.is_over(number + 2));
+  }
 }
 
 TEST_F(ReportsTest, busy_time_begins_with_new_tries) {
