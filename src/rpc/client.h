@@ -75,8 +75,12 @@ struct ClientExtras {
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
   std::unique_ptr<Reconnect> reconnect;           ///< null: the session ends with this Client
   detail::SessionWaiter* waiters = nullptr;       ///< waiters of Endpoint::opened(), the newest first
+  /// Name in tern::Session of a session that reconnects, which each Client passes to the next; 0: Client::name().
+  uint64_t public_name = 0;
 
-  bool is_empty() const { return opening == nullptr && queue == nullptr && reconnect == nullptr && waiters == nullptr; }
+  bool is_empty() const {
+    return opening == nullptr && queue == nullptr && reconnect == nullptr && waiters == nullptr && public_name == 0;
+  }
 };
 
 /// The fields that every call touches come first, here and in the session. They fill three cache lines, which the
@@ -94,10 +98,9 @@ struct alignas(64) Client {
   bool is_dead = false;       ///< the session has ended; the object is freed when no list names it
   bool is_asleep = false;     ///< at rest, and perhaps marked for ClientSessions::note_call()
   uint32_t tick_place = 0;    ///< is_ticking: index in ClientSessions::ticking_
-  session::ClientSession session;
-  uint64_t name = 0;                     ///< name of this Client; no other Client ever has it
+  [[no_unique_address]] session::ClientSession session;  // name_high is in its padding
+  uint32_t name_high = 0;
   std::unique_ptr<ClientExtras> extras;  ///< null: they would be empty
-  uint64_t peer_lost_ns = 0;             ///< time at which the transport lost the peer; 0: it has not
   Run* run = nullptr;                    ///< run of the server's Nexus; null before is_accepted and after is_dead
   union {
     base::ListLinks<Client> in_run{};  ///< until is_dead
@@ -107,8 +110,9 @@ struct alignas(64) Client {
     uint64_t rest_until_ns = 0;  ///< is_resting: end of the rest
     uint64_t waits_before_end;   ///< is_dead: Completions::waits() at its end; earlier waiting calls may be its own
   };
-  uint64_t public_name = 0;      ///< name in tern::Session: `name`; with `reconnect`, one that the next Client takes
+  uint32_t peer_lost_us = 0;     ///< has_lost_peer(): time at which the transport lost the peer, us; low half
   uint32_t retransmissions = 0;  ///< packets sent again
+  uint32_t packets_shown = 0;    ///< packets sent and received up to Publisher's last look; low half
   bool is_opening : 1 = false;   ///< the session is in ClientSessions::opening_
   bool is_accepted : 1 = false;  ///< the server has accepted the session
   bool has_peer : 1 = false;     ///< `peer` is connected
@@ -120,7 +124,6 @@ struct alignas(64) Client {
   bool is_replaced : 1 = false;        ///< is_dead: the session lives on in another Client
   bool is_refused : 1 = false;         ///< the server has refused it
   bool is_backing_off : 1 = false;     ///< in ClientSessions::backing_off_: the Nexus was not asked yet
-  uint32_t packets_shown = 0;          ///< packets sent and received up to Publisher's last look; low half
 
   // Bits of `looks`:
   static constexpr uint8_t kIsUnlisted = 1;  ///< the session is not on the list to send
@@ -128,22 +131,31 @@ struct alignas(64) Client {
   /// is_ticking, together with many others: the session rests as soon as it has no call
   /// (ClientSessions::rest_at_once())
   static constexpr uint8_t kRestsAtOnce = 4;
-  static constexpr uint8_t kHasLostPeer = 8;  ///< `peer_lost_ns` is set; responses need no check
+  static constexpr uint8_t kHasLostPeer = 8;  ///< `peer_lost_us` is set; responses need no check
   bool is_listed_to_send() const { return (looks & kIsUnlisted) == 0; }
   void note_listed(bool is_listed) {
     looks = is_listed ? looks & static_cast<uint8_t>(~kIsUnlisted) : looks | kIsUnlisted;
   }
   bool rests_at_once() const { return (looks & kRestsAtOnce) != 0; }
   void rest_by_ticks() { looks &= static_cast<uint8_t>(~kRestsAtOnce); }
-  // Calls ask these three, and so need no cache line of `extras` and `peer_lost_ns`.
+  // Calls ask these three, and so need no cache line of `extras` and `peer_lost_us`.
   bool has_queue() const { return (looks & kHasQueue) != 0; }
   bool has_lost_peer() const { return (looks & kHasLostPeer) != 0; }
   bool is_plain() const { return (looks & (kHasQueue | kHasLostPeer)) == 0; }  ///< neither of these two
   void note_lost_peer(uint64_t now_ns) {
     if (has_lost_peer()) return;
-    peer_lost_ns = now_ns;
+    peer_lost_us = static_cast<uint32_t>(now_ns / 1000);
     looks |= kHasLostPeer;
   }
+  /// Only if has_lost_peer(), and within an hour: the time since then, ns.
+  uint64_t peer_lost_for_ns(uint64_t now_ns) const {
+    return uint64_t{1000} * (static_cast<uint32_t>(now_ns / 1000) - peer_lost_us);
+  }
+
+  /// The name of this Client in the table. No other Client ever has it.
+  uint64_t name() const { return uint64_t{name_high} << 32 | session.local_key(); }
+  /// The name in tern::Session.
+  uint64_t public_name() const { return extras != nullptr && extras->public_name != 0 ? extras->public_name : name(); }
 
   /// Null: the session is open.
   Opening* opening() const { return extras != nullptr ? extras->opening.get() : nullptr; }
@@ -176,6 +188,6 @@ struct alignas(64) Client {
     end_queue_if_empty();
   }
 };
-static_assert(sizeof(Client) <= 448, "an endpoint may have a million");
+static_assert(sizeof(Client) <= 384, "an endpoint may have a million");
 
 }  // namespace tern::rpc

@@ -30,7 +30,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
       context_.tracer->started(client, *slot);
     }
     list_to_send(client);
-    return {&slot->continuation, call_id(client->public_name, sequence)};
+    return {&slot->continuation, call_id(client->public_name(), sequence)};
   }
   const size_t waiting = client->has_queue() ? client->queue().size() : 0;
   if (waiting >= context_.options.queue_limit) {
@@ -55,7 +55,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   call.type = type;
   if (context_.tracer != nullptr) [[unlikely]]
     context_.tracer->enqueued(client, sequence, type, request->length_bytes);
-  return {&call.continuation, call_id(client->public_name, sequence)};
+  return {&call.continuation, call_id(client->public_name(), sequence)};
 }
 
 StartedCall ClientSessions::note_call(Client* client, Session session, uint16_t type, detail::Buffer* request,
@@ -125,7 +125,7 @@ void ClientSessions::finish(Client* client, ClientSlot* slot, Status status, uin
   completions_.wait(ticket, request, response, status, app_code, std::move(continuation));
   if (!completions_.reserve_for_slots()) {
     client->session.block_slot(slot);
-    completions_.block_slot(client->name, slot->request_number & (wire::kSlotsMax - 1));
+    completions_.block_slot(client->name(), slot->request_number & (wire::kSlotsMax - 1));
   }
   start_queued(client);
 }

@@ -9,7 +9,7 @@ namespace tern::rpc {
 using session::ClientSession;
 
 void ClientSessions::log_opened(const Client* client) const {
-  const Session session{client->public_name};
+  const Session session{client->public_name()};
   const std::string_view peer = client->run->address;
   if (client->session.is_paired()) context_.log.session(LogKind::kPathPaired, session, true, peer);
   context_.log.session(LogKind::kSessionOpened, session, true, peer);
@@ -35,12 +35,12 @@ void ClientSessions::log_end(const Client* client, std::string_view peer) const 
   } else if (client->is_refused) {
     kind = LogKind::kSessionRefused;
   }
-  context_.log.session(kind, Session{client->public_name}, true, peer, client->end_status, details);
+  context_.log.session(kind, Session{client->public_name()}, true, peer, client->end_status, details);
 }
 
 void ClientSessions::log_narrow_path(const Client* client, const Status& why) const {
   const auto bytes = static_cast<uint32_t>(client->session.payload_bytes_max() + wire::kHeaderBytes);
-  context_.log.session(LogKind::kPathTooSmall, Session{client->public_name}, true, address_of(client), why,
+  context_.log.session(LogKind::kPathTooSmall, Session{client->public_name()}, true, address_of(client), why,
                        {.packet_bytes = bytes});
 }
 

@@ -233,7 +233,7 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
       if (client->session.is_paired()) context_.counters.sessions_paired++;
       if (client->reconnect() != nullptr) client->reconnect()->opened_ns = context_.now_ns;
       log_opened(client);
-      context_.announce({Session{client->public_name}, true, SessionState::kOpen, {}});
+      context_.announce({Session{client->public_name()}, true, SessionState::kOpen, {}});
       resume_waiters(client, {});
       return start_queued(client);
     case ClientSession::PathVerdict::kDropped:

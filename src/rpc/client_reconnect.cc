@@ -34,7 +34,7 @@ Status ClientSessions::keep_connecting(Client* client, const SessionOptions& opt
         Code::kUnavailable,
         "the system gives no random numbers for another session: allow getrandom(2) or /dev/urandom in the sandbox"};
   if (!has_key) return kNoMemory;
-  client->public_name = table_.put(key, client);
+  client->extras->public_name = table_.put(key, client);
   client->extras->reconnect = std::move(reconnect);
   reconnecting_++;
   return {};
@@ -44,8 +44,7 @@ Status ClientSessions::keep_connecting(Client* client, const SessionOptions& opt
 void ClientSessions::forget_reconnect(Client* client) {
   if (client->reconnect() == nullptr) return;
   client->extras->reconnect.reset();
-  client->drop_empty_extras();
-  table_.erase(static_cast<uint32_t>(client->public_name));
+  table_.erase(static_cast<uint32_t>(client->public_name()));
   reconnecting_--;
 }
 
@@ -53,7 +52,7 @@ void ClientSessions::forget_reconnect(Client* client) {
 /// iteration.
 Client* ClientSessions::find_ending(uint32_t key) const {
   const auto found = std::find_if(ending_.begin(), ending_.end(), [key](const Client* client) {
-    return !client->is_dead && static_cast<uint32_t>(client->public_name) == key;
+    return !client->is_dead && static_cast<uint32_t>(client->public_name()) == key;
   });
   return found != ending_.end() ? *found : nullptr;
 }
@@ -84,11 +83,10 @@ bool ClientSessions::replace(Client* client) {
   // Half of the pause is random, so that the clients of a server do not connect again all at once.
   const uint64_t half_ns = reconnect.pause_ns / 2;
   reconnect.begin_ns = context_.now_ns + half_ns + context_.nexus.environment().random() % (half_ns + 1);
-  next->public_name = client->public_name;
-  table_.rename_to(next->public_name, next);
+  next->extras->public_name = client->public_name();
+  table_.rename_to(next->public_name(), next);
   next->extras->reconnect = std::move(client->extras->reconnect);
   next->extras->waiters = std::exchange(client->extras->waiters, nullptr);
-  client->drop_empty_extras();
   backing_off_.push_back(next);
   context_.agenda.at_latest(next->reconnect()->begin_ns);
   return true;
@@ -119,9 +117,9 @@ void ClientSessions::run_backing_off() {
 /// True if calls of earlier attempts of the session of dead_[index] have not ended.
 bool ClientSessions::has_earlier_calls(size_t index) const {
   const Client* client = dead_[index];
-  if (client->public_name == client->name) return false;  // it does not reconnect
+  if (client->public_name() == client->name()) return false;  // it does not reconnect
   return std::any_of(dead_.begin(), dead_.begin() + static_cast<ptrdiff_t>(index), [&](const Client* earlier) {
-    return earlier->public_name == client->public_name && has_calls_to_end(earlier);
+    return earlier->public_name() == client->public_name() && has_calls_to_end(earlier);
   });
 }
 
@@ -148,7 +146,7 @@ void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter
   if (Client* client = find(session); client != nullptr) unlink(client);
   for (const auto* list : {&dead_, &ending_}) {
     for (Client* client : *list) {
-      if (client->public_name == session.name) unlink(client);
+      if (client->public_name() == session.name) unlink(client);
     }
   }
 }

@@ -71,9 +71,9 @@ Result<Session> ClientSessions::create(std::string_view uri, const SessionOption
   Client* client = *begun;
   status = options.reconnect ? keep_connecting(client, options) : Status();
   if (status.ok()) status = ask_nexus(client);
-  if (status.ok()) return Session{client->public_name};
+  if (status.ok()) return Session{client->public_name()};
   forget_reconnect(client);
-  table_.erase(static_cast<uint32_t>(client->name));
+  table_.erase(static_cast<uint32_t>(client->name()));
   free(client);
   return status;
 }
@@ -97,7 +97,7 @@ Result<Client*> ClientSessions::begin(std::unique_ptr<Opening>& opening, const S
   opening->wish = wish_of(terms);
   extras->opening = std::move(opening);
   client->extras = std::move(extras);
-  client->name = client->public_name = table_.put(terms.local_key, client);
+  client->name_high = static_cast<uint32_t>(table_.put(terms.local_key, client) >> 32);
   client->is_backing_off = true;
   return client;
 }
@@ -344,7 +344,7 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   if (client->has_peer) context_.transport.disconnect(client->peer);
   dead_.push_back(client);
   client->is_replaced = client->reconnect() != nullptr && replace(client);
-  if (!client->is_replaced) context_.ended.note(client->public_name, status);
+  if (!client->is_replaced) context_.ended.note(client->public_name(), status);
   log_end(client, peer);
 }
 
@@ -362,7 +362,7 @@ void ClientSessions::announce_ends() {
     if (!client->is_replaced && (has_calls_to_end(client) || has_earlier_calls(i))) continue;
     client->is_end_announced = true;
     const SessionState state = client->is_replaced ? SessionState::kConnecting : SessionState::kEnded;
-    context_.announce({Session{client->public_name}, true, state, client->end_status});
+    context_.announce({Session{client->public_name()}, true, state, client->end_status});
     resume_waiters(client, client->end_status);
   }
 }
@@ -410,11 +410,11 @@ void ClientSessions::check_invariants() const {
   for_each([&](const Client* client) {
     known.add(client);
     CHECK(!client->is_dead);
-    CHECK(table_.find_name(client->name) == client);
-    if (client->reconnect() != nullptr) CHECK(table_.find_name(client->public_name) == client);
+    CHECK(table_.find_name(client->name()) == client);
+    if (client->reconnect() != nullptr) CHECK(table_.find_name(client->public_name()) == client);
     reconnecting += client->reconnect() != nullptr;
     CHECK(table_.find(client->session.local_key()) == client);
-    if (table_.find_asleep(client->name) != nullptr) CHECK(client->is_asleep);
+    if (table_.find_asleep(client->name()) != nullptr) CHECK(client->is_asleep);
     CHECK(client->run != nullptr, ==, client->is_accepted);
     live++;
   });
@@ -490,7 +490,6 @@ void ClientSessions::check_lists(const Client* client) const {
   if (client->is_asleep) CHECK(!client->is_ticking && client->session.sleeps());
   CHECK(client->has_queue(), ==, client->extras != nullptr && client->extras->queue != nullptr);
   CHECK(client->extras == nullptr || !client->extras->is_empty());
-  if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());  // virtual time may be 0
   if (client->has_queue()) {
     CHECK(!client->queue().empty());
     CHECK(client->queue().size(), <=, context_.options.queue_limit);

@@ -63,8 +63,8 @@ class TERN_API ClientSessions {
   /// Calls `f(name, client)` for live sessions, as SessionTable::visit() does, with the names that programs know.
   template <class F>
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
-    return table_.visit(from, places,
-                        [&f](uint64_t name, Client* client) { return name != client->public_name || f(name, client); });
+    return table_.visit(
+        from, places, [&f](uint64_t name, Client* client) { return name != client->public_name() || f(name, client); });
   }
   Client* find(uint32_t key) const { return table_.find(key); }
   void prefetch_place(uint64_t key) const { table_.prefetch(key); }
@@ -85,7 +85,7 @@ class TERN_API ClientSessions {
   template <class F>
   void for_each(F&& f) const {
     table_.for_each_name([&f](uint64_t name, Client* client) {
-      if (name == client->name) f(client);
+      if (name == client->name()) f(client);
     });
   }
   /// Returns true if `waiter` will run once, in the loop, close() or ~Rpc, when the session opens or ends for good;

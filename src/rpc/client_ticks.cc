@@ -207,14 +207,15 @@ void ClientSessions::set_asleep(Client* client, bool is_asleep) {
 /// Ends the session if the transport lost its peer kPeerLostNs ago. Returns true if it has ended the session.
 bool ClientSessions::end_if_lost(Client* client) {
   if (!client->has_lost_peer()) return false;
-  if (context_.now_ns - client->peer_lost_ns >= kPeerLostNs) {
+  const uint64_t lost_for_ns = client->peer_lost_for_ns(context_.now_ns);
+  if (lost_for_ns >= kPeerLostNs) {
     fail(client,
          {Code::kPeerUnreachable,
           "the transport to the peer is gone: create a new session, or use SessionOptions::reconnect"},
          true);
     return true;
   }
-  context_.agenda.at_latest(client->peer_lost_ns + kPeerLostNs);
+  context_.agenda.at_latest(context_.now_ns + kPeerLostNs - lost_for_ns);
   return false;
 }
 
