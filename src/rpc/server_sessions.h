@@ -144,7 +144,7 @@ class TERN_API ServerSessions {
   // -- Credits (clause 4.5) --
 
   uint8_t credit_limit() const { return credits_.limit(); }
-  uint64_t credit_epoch() const { return credits_.epoch(); }
+  uint32_t credit_epoch() const { return credits_.epoch(); }
   uint64_t credit_epoch_end_ns() const { return credits_.epoch_end_ns(); }
   /// Returns the result of CreditPolicy::start_epoch(): true if a whole epoch was silent.
   bool start_credit_epoch();

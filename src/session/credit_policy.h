@@ -118,8 +118,8 @@ class CreditPolicy {
     return wire::encode_credits(static_cast<uint32_t>(std::clamp<size_t>(share, 1, kStartMax)) * terms_.packet_credits);
   }
 
-  /// Number of the epoch that hear() notes.
-  uint64_t epoch() const { return all_.epoch(); }
+  /// Number of the epoch that hear() notes; low half.
+  uint32_t epoch() const { return static_cast<uint32_t>(all_.epoch()); }
   uint64_t epoch_end_ns() const { return epoch_end_ns_; }
   /// Starts an epoch. Must be called at epoch_end_ns() or later. True: a whole epoch has passed since that time.
   bool start_epoch(uint64_t now_ns, const Arrivals& arrivals) {
@@ -140,7 +140,7 @@ class CreditPolicy {
     if (now_ns >= queue_end_ns_) {
       queue_heard_before_ = queue_heard_;
       queue_heard_ = 0;
-      queue_began_ = all_.epoch();
+      queue_began_ = epoch();
       queue_end_ns_ = now_ns + kQueueEpochNs;
     }
     began_ns_ = now_ns;
@@ -151,12 +151,13 @@ class CreditPolicy {
   /// Counts a session whose request is answered. The caller may leave this out if `last` is epoch() already. `last`:
   /// the epoch in which the session was last counted, 0 at first. Not inlined, because otherwise the caller would save
   /// registers for it at every answer.
-  [[gnu::noinline]] void hear(uint64_t& last) {
-    if (last < queue_began_) queue_heard_++;
+  [[gnu::noinline]] void hear(uint32_t& last) {
+    // The ages of the note and of the 10 ms are compared, because the numbers wrap.
+    if (epoch() - last > epoch() - queue_began_) queue_heard_++;
     if (all_.hear(last) && all_.has_grown()) update();
   }
   /// Counts a session that has just opened, for one epoch, if the downlink's rate is known. `last`: as in hear().
-  void hear_opening(uint64_t& last) {
+  void hear_opening(uint32_t& last) {
     if (terms_.downlink.bytes != 0 && all_.hear(last) && all_.has_grown()) update();
   }
   /// Counts a packet of a long request. `last`: the session's note for long requests.
@@ -205,7 +206,7 @@ class CreditPolicy {
   uint64_t began_ns_ = 0;
   uint64_t epoch_end_ns_ = 0;
   uint64_t queue_end_ns_ = 0;
-  uint64_t queue_began_ = 1;         ///< the first epoch of the present 10 ms
+  uint32_t queue_began_ = 1;         ///< the first epoch of the present 10 ms; low half
   uint32_t queue_heard_ = 0;         ///< sessions counted in the present 10 ms
   uint32_t queue_heard_before_ = 0;  ///< sessions counted in the last 10 ms
   Heard all_;                        ///< all sessions

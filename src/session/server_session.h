@@ -209,7 +209,7 @@ class TERN_API ServerSession {
   uint64_t long_bytes_received() const { return long_bytes_received_; }
 
   // The session's notes for the endpoint's CreditPolicy. They are here because this cache line is used anyway.
-  uint64_t heard_epoch = 0;  ///< last epoch in which the client got an answer
+  uint32_t heard_epoch = 0;  ///< last epoch in which the client got an answer; low half
   /// Last epoch in which a packet of a long request came; low half.
   uint32_t& heard_long_epoch() { return heard_long_epoch_; }
 

@@ -47,7 +47,7 @@ TEST(Heard, each_session_once_an_epoch) {
 }
 
 /// Hears this number of sessions in the current epoch.
-void hear(CreditPolicy& policy, std::vector<uint64_t>& notes, size_t sessions) {
+void hear(CreditPolicy& policy, std::vector<uint32_t>& notes, size_t sessions) {
   notes.resize(std::max(notes.size(), sessions));
   for (size_t i = 0; i < sessions; i++) policy.hear(notes[i]);
 }
@@ -56,7 +56,7 @@ uint32_t decode(const CreditPolicy& policy) { return wire::decode_credits(policy
 
 TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the_last_epoch) {
   CreditPolicy policy({.queue_packets = 1000}, 0);
-  std::vector<uint64_t> notes;
+  std::vector<uint32_t> notes;
   EXPECT_EQ(policy.limit(), 128);
   EXPECT_EQ(policy.start_limit(1000), 128);
   EXPECT_EQ(policy.epoch_end_ns(), 10 * kMs);
@@ -72,10 +72,26 @@ TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the
   EXPECT_EQ(policy.limit(), 128);
 }
 
+// A note has 32 bits, and epochs go on for longer.
+TEST(CreditPolicy, a_session_is_heard_whatever_the_age_of_its_note) {
+  CreditPolicy policy({.queue_packets = 600}, 0);
+  policy.start_epoch(10 * kMs, {});
+  std::vector<uint32_t> notes;
+  for (const uint32_t age : {1u, 2u, 0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu}) {
+    notes.push_back(policy.epoch() - age);
+  }
+  const size_t sessions = notes.size();
+  hear(policy, notes, sessions);
+  hear(policy, notes, sessions);
+  EXPECT_EQ(notes, std::vector<uint32_t>(sessions, policy.epoch()));
+  policy.start_epoch(20 * kMs, {});
+  EXPECT_EQ(policy.limit(), 600 / sessions) << "each of them counts once";
+}
+
 // A packet of 8 KiB takes four places, and a session may exceed its limit with its last packet.
 TEST(CreditPolicy, packets_of_several_credits_share_the_queue) {
   CreditPolicy policy({.queue_packets = 25, .unit = 11, .packet_credits = 4}, 0);
-  std::vector<uint64_t> notes;
+  std::vector<uint32_t> notes;
   EXPECT_EQ(policy.limit(), 97);
   hear(policy, notes, 10);
   policy.start_epoch(10 * kMs, {});
@@ -87,7 +103,7 @@ TEST(CreditPolicy, packets_of_several_credits_share_the_queue) {
 
 TEST(CreditPolicy, limits_above_128_are_powers_of_two) {
   CreditPolicy policy({.queue_packets = 1000, .unit = 11, .packet_credits = 4}, 0);
-  std::vector<uint64_t> notes;
+  std::vector<uint32_t> notes;
   EXPECT_EQ(decode(policy), 512u);  // the limit for 128 packets
   EXPECT_EQ(policy.start_limit(1), 128);
   hear(policy, notes, 12);
@@ -108,7 +124,7 @@ TEST(CreditPolicy, a_fixed_limit_is_of_full_packets) {
 
 TEST(CreditPolicy, a_fixed_limit_is_always_that) {
   CreditPolicy policy({.queue_packets = 1000, .downlink = kDownlink, .fixed_limit = 32}, 0);
-  std::vector<uint64_t> notes;
+  std::vector<uint32_t> notes;
   EXPECT_EQ(policy.limit(), 32);
   EXPECT_EQ(policy.start_limit(1000), 32);
   hear(policy, notes, 1000);
@@ -119,7 +135,7 @@ TEST(CreditPolicy, a_fixed_limit_is_always_that) {
 TEST(CreditPolicy, more_that_are_heard_count_at_once_and_fewer_after_an_epoch) {
   CreditPolicy policy({.queue_packets = 4096, .downlink = kDownlink}, 0);
   uint64_t now = 0;
-  std::vector<uint64_t> notes(20);
+  std::vector<uint32_t> notes(20);
   std::vector<uint32_t> long_notes(20);
   const auto hear_long = [&](size_t sessions) {
     hear(policy, notes, sessions);
@@ -155,7 +171,7 @@ TEST(CreditPolicy, sessions_that_rest_may_all_begin_at_once) {
 
 TEST(CreditPolicy, small_packets_are_more_on_the_same_link) {
   CreditPolicy policy({.queue_packets = 4096, .downlink = kDownlink}, 0);
-  std::vector<uint64_t> notes;
+  std::vector<uint32_t> notes;
   hear(policy, notes, 100);
   EXPECT_EQ(policy.limit(), 1);
   policy.start_epoch(policy.epoch_end_ns(), {.packets = 500, .bytes = 500 * 122});
@@ -171,7 +187,7 @@ TEST(CreditPolicy, small_packets_are_more_on_the_same_link) {
 
 TEST(CreditPolicy, the_queue_bounds_what_the_downlink_would_take) {
   CreditPolicy policy({.queue_packets = 100, .downlink = kDownlink}, 0);
-  std::vector<uint64_t> notes;
+  std::vector<uint32_t> notes;
   // Each epoch hears ten other sessions, because a slow server needs 10 ms to hear a hundred clients.
   for (uint64_t epoch = 0; epoch < 400; epoch++) {
     notes.resize(100);
@@ -195,7 +211,7 @@ class Bottleneck {
     bool is_long = true;
     uint64_t think_ns = 0;  ///< time between an answer and the next packet; such a client has one packet in flight
     uint64_t answered = 0;
-    uint64_t heard = 0;
+    uint32_t heard = 0;
     uint32_t heard_long = 0;
   };
 
