@@ -13,10 +13,10 @@
 
 namespace tern::rpc {
 
-/// The fields that every request touches come first, as in Client. With slot 0 of the session they fill three cache
-/// lines.
+/// Every request touches the first cache line, and in a session with one call at a time the third one, which is slot 0.
+/// Of the second one, most transports need only ServerSession::payload_bytes_max(), and shm does not.
 struct alignas(64) Server {
-  Server(const session::ServerTerms& terms, session::ServerPools& pools) : session(terms, pools) {}
+  explicit Server(const session::ServerTerms& terms) : session(terms) {}
 
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
@@ -25,9 +25,9 @@ struct alignas(64) Server {
   bool is_pathless : 1 = false;  ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
   bool is_in_held : 1 = false;   ///< in ServerSessions::held_
   uint16_t abandoned = 0;        ///< requests that the application has and that the client has given up
-  Run* run = nullptr;            ///< run of the client's Nexus; null after is_dead
   [[no_unique_address]] session::ServerSession session;  // packets_shown is in its padding
   uint32_t packets_shown = 0;  ///< packets sent and received up to Publisher's last look; low half
+  Run* run = nullptr;          ///< run of the client's Nexus; null after is_dead
   base::ListLinks<Server> in_run;
   base::ListLinks<Server> in_path_list;
   union {
@@ -47,7 +47,7 @@ struct alignas(64) Server {
   };
 };
 
-static_assert(sizeof(Server) <= 320, "an endpoint may have a million");
+static_assert(sizeof(Server) <= 256, "an endpoint may have a million");
 
 /// Names of server sessions have this bit, so that they differ from those of the endpoint's client sessions: a table
 /// counts its names in the high half.

@@ -102,7 +102,7 @@ void ServerSessions::on_connect_request(const nexus::ControlEvent& event) {
 
 /// Makes a session, with memory for every list that it may be in. Null: there is no memory.
 Server* ServerSessions::make(const session::ServerTerms& terms) {
-  Server* server = pool_.take(terms, pools_);
+  Server* server = pool_.take(terms);
   if (server == nullptr) return nullptr;
   const size_t servers = pool_.taken();
   if (!to_send_.reserve(servers) || !base::try_reserve_untouched(dead_, servers)) {
@@ -210,13 +210,17 @@ void ServerSessions::free_dead() {
   std::erase_if(dead_, [this](Server* server) {
     if (server->is_listed_to_send) return false;
     context_.count_sessions(-1);
+    server->session.give_back(pools_);
     pool_.give(server);
     return true;
   });
 }
 
 void ServerSessions::finish_all() {
-  for (Server* server : dead_) pool_.give(server);
+  for (Server* server : dead_) {
+    server->session.give_back(pools_);
+    pool_.give(server);
+  }
   dead_.clear();
 }
 

@@ -173,7 +173,8 @@ class TERN_API ServerSessions {
   /// The services of the endpoint to a session that takes a packet.
   class Offers final : public session::ServerOffers {
    public:
-    Offers(ServerSessions& sessions, Server* server) : sessions_(sessions), server_(server) {}
+    Offers(ServerSessions& sessions, Server* server)
+        : ServerOffers(sessions.pools_), sessions_(sessions), server_(server) {}
     RequestBuffer buffer_for(const wire::Header& request, bool is_long) override;
     void take_back_buffer(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override;
     void take_back_response(detail::Buffer* response, uint64_t ticket) override;

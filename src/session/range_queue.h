@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "base/try.h"
@@ -22,33 +20,31 @@ struct Range {
   uint64_t received_ns = 0;  ///< arrival of the RFR
 };
 
-/// A FIFO queue. The queue of a session without long responses is one null pointer.
+/// A FIFO queue.
 class RangeQueue {
  public:
   /// Most ranges of one session. A client keeps to its credits, so more ranges are hostile, or their credits were lost.
   static constexpr uint32_t kMax = 256;
 
-  bool empty() const { return size() == 0; }
-  uint32_t size() const { return ranges_ != nullptr ? static_cast<uint32_t>(ranges_->size()) : 0; }
-  Range& front() { return ranges_->front(); }
-  const Range& operator[](uint32_t index) const { return (*ranges_)[index]; }
+  bool empty() const { return ranges_.empty(); }
+  uint32_t size() const { return static_cast<uint32_t>(ranges_.size()); }
+  Range& front() { return ranges_.front(); }
+  const Range& operator[](uint32_t index) const { return ranges_[index]; }
   /// Appends a range. False: kMax ranges wait, or there is no memory.
   bool push(const Range& range) {
-    if (ranges_ == nullptr) ranges_.reset(new (std::nothrow) std::vector<Range>());
-    if (ranges_ == nullptr || size() == kMax || !base::try_reserve(*ranges_, size() + 1)) return false;
-    ranges_->push_back(range);
+    if (size() == kMax || !base::try_reserve(ranges_, size() + 1)) return false;
+    ranges_.push_back(range);
     return true;
   }
-  void pop() { ranges_->erase(ranges_->begin()); }
+  void pop() { ranges_.erase(ranges_.begin()); }
   /// Removes the ranges of a slot whose response is gone.
   void forget_slot(uint32_t slot_index) {
-    if (ranges_ == nullptr) return;
-    std::erase_if(*ranges_,
+    std::erase_if(ranges_,
                   [=](const Range& range) { return (range.request_number & (wire::kSlotsMax - 1)) == slot_index; });
   }
 
  private:
-  std::unique_ptr<std::vector<Range>> ranges_;
+  std::vector<Range> ranges_;
 };
 
 }  // namespace tern::session

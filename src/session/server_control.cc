@@ -30,10 +30,13 @@ void ServerSession::answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t 
   }
 }
 
-void ServerSession::owe_lost_answer(const wire::Header& header, uint64_t number) {
+/// Answers that the request is lost. While a path reply is due, sends a credit return instead, and the client asks
+/// again.
+void ServerSession::owe_lost_answer(const wire::Header& header, uint64_t number, uint64_t now_ns) {
+  if ((due_ & kPathReply) != 0) return owe_credit_return(number, now_ns);
   due_ |= kLostAnswer;
+  answer_echo_ = static_cast<uint32_t>(number);
   lost_request_number_ = header.request_number();
-  lost_echo_ = static_cast<uint32_t>(number);
 }
 
 /// Handles a probe: sends the response again if there is one, otherwise a credit return. There are two exceptions. If
@@ -49,7 +52,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
   const bool is_beyond = age > int32_t{wire::kSlotsMax};
   if (is_beyond || (is_slot && age < 0)) {
     // Either a damaged packet has replaced an older request, or the probe is late and its answer is stale.
-    owe_lost_answer(header, number);
+    owe_lost_answer(header, number, now_ns);
     return is_beyond ? dropped(Drop::kMalformed) : ServerVerdict{};
   }
   ServerSlot* slot = is_slot ? slot_at(index) : nullptr;
@@ -73,22 +76,22 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
 /// Queues the packets of a response that the client asks for. For a range beyond the response's end it sends packet 0,
 /// which has the size. For any other range that is not available it sends a credit return.
 ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
-                                    uint64_t now_ns) {
+                                    uint64_t now_ns, ServerPools& pools) {
   const uint32_t index = slot_index_of(header.request_number());
   ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
-  if (!can_accept(number)) return dropped(Drop::kNoMemory);
-  accept(number, payload.is_marked);
+  if (!can_accept(number, pools, true)) return dropped(Drop::kNoMemory);
+  accept(number, payload.is_marked, pools);
   if (slot->phase == Phase::kFailed) {  // the response was given up meanwhile
     answer_again(slot, 0, number, now_ns);
     return dropped(Drop::kStale);
   }
-  const uint32_t payload_bytes = payload_of(header.payload_code());
-  if (payload_bytes == 0) {
+  if (!has_packets_of(header.payload_code(), pools)) {
     owe_credit_return(number, now_ns);
     return dropped(Drop::kMalformed);
   }
-  const uint64_t packets = slot->phase == Phase::kResponded ? response_packets(*slot, payload_bytes) : 0;
+  const bool is_answered = slot->phase == Phase::kResponded;
+  const uint64_t packets = is_answered ? response_packets(*slot, payload_of(header.payload_code())) : 0;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
   const bool may_be_there = packets != 0 && count != 0 && count <= kRfrPacketsMax;
@@ -97,8 +100,8 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
     return dropped(Drop::kStale);
   }
   if (!may_be_there ||
-      !ranges_.push({header.request_number(), static_cast<uint32_t>(first), static_cast<uint8_t>(count),
-                     header.payload_code(), static_cast<uint32_t>(number), now_ns})) {
+      !extras_->ranges.push({header.request_number(), static_cast<uint32_t>(first), static_cast<uint8_t>(count),
+                             header.payload_code(), static_cast<uint32_t>(number), now_ns})) {
     owe_credit_return(number, now_ns);
     return dropped(Drop::kStale);
   }
@@ -114,7 +117,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
 ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns,
                                        ServerOffers& offers) {
   const uint32_t index = slot_index_of(header.request_number());
-  ServerSlot* slot = index < window_ ? find_or_make_slot(index) : nullptr;
+  ServerSlot* slot = index < window_ ? find_or_make_slot(index, offers.pools()) : nullptr;
   if (slot == nullptr) {
     owe_credit_return(number, now_ns);
     return {};
@@ -123,7 +126,7 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
   if (age < 0 || age > int32_t{wire::kSlotsMax}) {
     // There are two cases. The cancel may be a late duplicate; its answer is then stale. Or damaged packets have made
     // the two ends differ, and the cancelled request will never start here.
-    owe_lost_answer(header, number);
+    owe_lost_answer(header, number, now_ns);
     return {};
   }
   if (!may_end(slot, offers)) {  // the client repeats the cancel until the request is answered
@@ -133,7 +136,7 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
   end_slot(slot, offers);
   // If the request has not come yet, the slot counts as having had it, so that it does not start (at most once).
   slot->request_number = header.request_number();
-  cancelled_mask_ |= uint64_t{1} << index;
+  response_mask_ |= bit_of(slot);
   due_ |= kCancels;
   return {};
 }

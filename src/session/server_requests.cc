@@ -25,22 +25,23 @@ void begin_anew(Assembly& assembly, uint32_t request_bytes, uint32_t payload_byt
 
 }  // namespace
 
-/// Payload of a full packet of a message with this code; 0: this session has no such packets (clause 5.1.1).
-uint32_t ServerSession::payload_of(uint8_t code) const {
-  if (code == 0) return payload_bytes_max_;
-  const uint32_t bytes = wire::payload_of_code(code);
-  return bytes > payload_bytes_max_ && bytes <= pools_.large_payload_bytes ? bytes : 0;
+/// True if messages of this session may have packets of this code (clause 5.1.1).
+bool ServerSession::has_packets_of(uint8_t code, const ServerPools& pools) const {
+  const uint32_t bytes = payload_of(code);
+  return code == 0 || (bytes > payload_bytes_max_ && bytes <= pools.large_payload_bytes);
 }
 
 /// Checks the sizes of a request packet (clause 5.2).
-bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
+bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes,
+                                   const ServerPools& pools) const {
   const uint64_t message_bytes = request.message_bytes();
   const bool is_first = (request.flags() & wire::kFirst) != 0;
-  const uint64_t full_bytes = payload_of(request.payload_code());
-  if ((request.flags() & wire::kTakesWhole) != 0 && full_bytes == 0) return false;
+  const bool has_packets = has_packets_of(request.payload_code(), pools);
+  if ((request.flags() & wire::kTakesWhole) != 0 && !has_packets) return false;
   if (is_short(request)) return is_first && payload_bytes == message_bytes;
+  const uint64_t full_bytes = payload_of(request.payload_code());
   const uint64_t offset = request.index() * full_bytes;
-  return full_bytes != 0 && message_bytes <= wire::kMessageBytesMax && offset < message_bytes &&
+  return has_packets && message_bytes <= wire::kMessageBytesMax && offset < message_bytes &&
          is_first == (request.index() == 0) && payload_bytes == std::min<uint64_t>(message_bytes - offset, full_bytes);
 }
 
@@ -51,11 +52,13 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   const auto age = static_cast<int32_t>(header.request_number() - number_of(index));
   if (age < 0) return dropped(Drop::kStale);
   if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
-  if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
-  if (!can_accept(number)) return dropped(Drop::kNoMemory);
+  ServerPools& pools = offers.pools();
+  if (!is_well_formed(header, payload.bytes, pools)) return dropped(Drop::kMalformed);
+  const bool may_be_long = !is_short(header) || (header.flags() & wire::kTakesWhole) != 0;
+  if (!can_accept(number, pools, may_be_long)) return dropped(Drop::kNoMemory);
   if (age != 0) {
     if (!may_end(slot_at(index), offers)) {  // an honest client does not begin a request here (clause 3.8)
-      accept(number, payload.is_marked);
+      accept(number, payload.is_marked, pools);
       owe_credit_return(number, now_ns);
       return dropped(Drop::kStale);
     }
@@ -63,7 +66,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
                                                    : on_new_long_request(header, payload, number, now_ns, offers);
   }
   if (slot_at(index) == nullptr) return dropped(Drop::kStale);
-  return on_known_request(slot_at(index), header, payload, number, now_ns);
+  return on_known_request(slot_at(index), header, payload, number, now_ns, pools);
 }
 
 /// Gives the slot to a new request. The slot's last request ends, except for the memory of its response, which the next
@@ -71,7 +74,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
 ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, uint64_t now_ns, Phase phase,
                                  ServerOffers& offers) {
   const uint32_t index = slot_index_of(header.request_number());
-  ServerSlot* slot = find_or_make_slot(index);
+  ServerSlot* slot = find_or_make_slot(index, offers.pools());
   if (slot == nullptr) return nullptr;
   if (is_busy(*slot)) {
     end_slot(slot, offers);
@@ -79,9 +82,7 @@ ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, ui
     give_back_response(slot, offers);  // the client has it, and the next answer may take long
   }
   forget_ranges(index);
-  const uint64_t bit = uint64_t{1} << index;
-  response_mask_ &= ~bit;
-  forget_cancel(bit);  // the client would take the acknowledgement for an answer to the new request
+  forget_answer(slot);  // the client would take the acknowledgement of a cancel for an answer to the new request
   slot->request_number = header.request_number();
   slot->type = static_cast<uint16_t>(header.request_type());
   slot->request_bytes = header.message_bytes();
@@ -109,9 +110,9 @@ ServerVerdict ServerSession::on_new_request(const wire::Header& header, const tr
     if (copy.buffer != nullptr) offers.take_back_buffer(copy.buffer, payload.bytes, false);
     return dropped(Drop::kNoMemory);
   }
-  accept(number, payload.is_marked);
+  accept(number, payload.is_marked, offers.pools());
   slot->whole_code = whole_code_of(header, payload.bytes);
-  if (!is_short(header)) long_bytes_received_ += payload.bytes;
+  if (!is_short(header)) extras_->long_bytes_received += payload.bytes;
   if (payload.lease != nullptr && copy.buffer == nullptr) {
     fail(slot, copy.refusal, 0);
     return {.is_about_a_call = true};
@@ -123,7 +124,7 @@ ServerVerdict ServerSession::on_new_request(const wire::Header& header, const tr
 ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, const transport::Payload& payload,
                                                  uint64_t number, uint64_t now_ns, ServerOffers& offers) {
   ServerOffers::RequestBuffer whole = offers.buffer_for(header, true);
-  Assembly* assembly = whole.buffer != nullptr ? pools_.assemblies.take() : nullptr;
+  Assembly* assembly = whole.buffer != nullptr ? offers.pools().assemblies.take() : nullptr;
   if (assembly == nullptr && whole.buffer != nullptr) {
     offers.take_back_buffer(std::exchange(whole.buffer, nullptr), header.message_bytes(), true);
     whole.refusal = wire::FailureCode::kNoMemory;
@@ -131,12 +132,12 @@ ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, con
   const Phase phase = assembly != nullptr ? Phase::kReceiving : Phase::kRunning;
   ServerSlot* slot = begin(header, number, now_ns, phase, offers);
   if (slot == nullptr) {
-    if (assembly != nullptr) pools_.assemblies.give(assembly);
+    if (assembly != nullptr) offers.pools().assemblies.give(assembly);
     if (whole.buffer != nullptr) offers.take_back_buffer(whole.buffer, header.message_bytes(), true);
     return dropped(Drop::kNoMemory);
   }
   if (assembly == nullptr) {
-    accept(number, payload.is_marked);
+    accept(number, payload.is_marked, offers.pools());
     fail(slot, whole.refusal, 0);
     return {.is_about_a_call = true};
   }
@@ -145,12 +146,13 @@ ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, con
   assembly->buffer = whole.buffer;
   assembly->claim = whole.claim;
   slot->assembly = assembly;
-  return place(slot, header, payload, number, now_ns);
+  return place(slot, header, payload, number, now_ns, offers.pools());
 }
 
 /// Handles a packet of the slot's present or last request.
 ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Header& header,
-                                              const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
+                                              const transport::Payload& payload, uint64_t number, uint64_t now_ns,
+                                              ServerPools& pools) {
   const bool is_part = slot->phase == Phase::kReceiving && !is_short(header) &&
                        header.message_bytes() == slot->request_bytes && header.request_type() == slot->type;
   if (is_part) {
@@ -159,9 +161,9 @@ ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Head
     if (payload_bytes < assembly.payload_bytes) begin_anew(assembly, slot->request_bytes, payload_bytes);
     const bool is_missing = payload_bytes == assembly.payload_bytes && assembly.window.is_within(header.index()) &&
                             !assembly.window.contains(header.index());
-    if (is_missing) return place(slot, header, payload, number, now_ns);
+    if (is_missing) return place(slot, header, payload, number, now_ns, pools);
   }
-  accept(number, payload.is_marked);
+  accept(number, payload.is_marked, pools);
   answer_again(slot, whole_code_of(header, payload.bytes), number, now_ns);
   return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
 }
@@ -193,13 +195,13 @@ transport::ExpectedPacket ServerSession::expected_after(const wire::Header& part
 
 /// Copies a part of a long request to its place, and marks it as received only if the copy is good (clause 8.3).
 ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
-                                   uint64_t number, uint64_t now_ns) {
+                                   uint64_t number, uint64_t now_ns, ServerPools& pools) {
   Assembly& assembly = *slot->assembly;
   if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * assembly.payload_bytes)) {
     return dropped(Drop::kLease);
   }
-  accept(number, payload.is_marked);
-  long_bytes_received_ += payload.bytes;
+  accept(number, payload.is_marked, pools);
+  extras_->long_bytes_received += payload.bytes;
   assembly.window.insert(header.index());
   if ((header.flags() & wire::kFirst) != 0 && header.deadline_code() != wire::kNoDeadline) {
     assembly.deadline_ns = now_ns + wire::decode_time_left(header.deadline_code());
@@ -214,7 +216,7 @@ ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header,
                             ? wire::kNoDeadline
                             : wire::encode_time_left(assembly.deadline_ns - std::min(assembly.deadline_ns, now_ns));
   detail::Buffer* message = assembly.buffer;
-  pools_.assemblies.give(std::exchange(slot->assembly, nullptr));
+  pools.assemblies.give(std::exchange(slot->assembly, nullptr));
   move(slot, Phase::kRunning);
   return {.started = slot, .message = message, .was_assembled = true, .is_part = true, .is_about_a_call = true};
 }

@@ -17,6 +17,10 @@ namespace tern::session {
 /// Services of the endpoint for a session that receives a packet.
 class ServerOffers {
  public:
+  /// `pools`: the endpoint's. All calls for a session must offer the same pools.
+  explicit ServerOffers(ServerPools& pools) : pools_(pools) {}
+  ServerPools& pools() const { return pools_; }
+
   struct RequestBuffer {
     detail::Buffer* buffer = nullptr;  ///< null: the request is refused
     wire::FailureCode refusal = {};    ///< the reason, if `buffer` is null
@@ -37,6 +41,9 @@ class ServerOffers {
 
  protected:
   ~ServerOffers() = default;
+
+ private:
+  ServerPools& pools_;
 };
 
 /// The effects of a received packet for the endpoint.

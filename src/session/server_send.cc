@@ -27,7 +27,7 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   packet.payload = packet.scratch;
   packet.payload_bytes = 0;
   packet.is_range = false;
-  if (cancelled_mask_ != 0) {
+  if ((due_ & kCancels) != 0) {
     prepare_cancelled(credit_limit, packet);
   } else if ((due_ & kCreditReturn) != 0) {
     // The credit return leaves before all answers of the same burst, because a client that gets an answer first would
@@ -38,12 +38,12 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   } else if ((due_ & kLostAnswer) != 0) {
     packet.header =
         next_header(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag(), lost_request_number_,
-                    lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
+                    answer_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
   } else if ((due_ & kPathReply) != 0) {
     packet.payload = nullptr;
-    packet.payload_bytes = path_.reply_payload_bytes();
-    packet.header = path_.reply(echo_flag(), remote_key_, next_number_, credit_limit);
-  } else if (!ranges_.empty()) {
+    packet.payload_bytes = reply_payload_bytes_;
+    packet.header = path_.reply(echo_flag(), remote_key_, next_number_, answer_echo_, credit_limit);
+  } else if ((due_ & kRanges) != 0) {
     prepare_range(now_ns, credit_limit, packet);
   } else {
     return false;
@@ -51,10 +51,26 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   return true;
 }
 
+/// The slots whose cancel must be acknowledged.
+uint64_t ServerSession::cancelled() const {
+  uint64_t idle = 0;
+  for (uint64_t mask = response_mask_; mask != 0; mask &= mask - 1) {
+    const ServerSlot* slot = slots_[base::lowest_bit(mask)];
+    if (slot->phase == Phase::kIdle) idle |= bit_of(slot);
+  }
+  return idle;
+}
+
+/// The slot's response, or the acknowledgement of its cancel, need not be sent any more.
+void ServerSession::forget_answer(const ServerSlot* slot) {
+  response_mask_ &= ~bit_of(slot);
+  if ((due_ & kCancels) != 0 && cancelled() == 0) due_ &= ~kCancels;
+}
+
 void ServerSession::prepare_cancelled(uint8_t credit_limit, ServerPacket& packet) const {
-  packet.slot_index = static_cast<uint32_t>(std::countr_zero(cancelled_mask_));
-  packet.header = next_header(wire::Kind::kCancelled, wire::kNoEcho, slots_[packet.slot_index]->request_number, 0, 0,
-                              credit_limit, 0);
+  packet.slot = slots_[std::countr_zero(cancelled())];
+  packet.header =
+      next_header(wire::Kind::kCancelled, wire::kNoEcho, packet.slot->request_number, 0, 0, credit_limit, 0);
 }
 
 void ServerSession::prepare_credit_return(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
@@ -103,7 +119,7 @@ ServerSession::Part ServerSession::part_of(const ServerSlot& slot, const Range& 
 
 /// Prepares the next packet that an RFR asked for.
 void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
-  const Range& range = ranges_[0];
+  const Range& range = extras_->ranges[0];
   ServerSlot* slot = slots_[slot_index_of(range.request_number)];
   CHECK(slot->phase == Phase::kResponded);
   CHECK(slot->request_number, ==, range.request_number);
@@ -126,7 +142,7 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
   if ((packet.header.flags() & wire::kEcnEcho) != 0) due_ &= ~kMarked;
   switch (packet.header.kind()) {
     case wire::Kind::kCancelled:
-      return forget_cancel(uint64_t{1} << packet.slot_index);
+      return forget_answer(packet.slot);
     case wire::Kind::kCr:
       due_ &= ~kCreditReturn;
       return;
@@ -145,24 +161,24 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
     if (holds_return()) end_hold_of(uint64_t{1} << packet.slot_index);
     if (packet.buffer == nullptr) return;  // a failure
     packet.slot->response_ticket = ticket;
-    if (packet.payload_bytes > payload_bytes_max_) long_bytes_sent_ += packet.payload_bytes;
+    if (packet.payload_bytes > payload_bytes_max_) extras_->long_bytes_sent += packet.payload_bytes;
   }
 }
 
 void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
   slot->response_ticket = ticket;
-  Range& range = ranges_.front();
+  Range& range = extras_->ranges.front();
   // A client that asks for packet 1 has packet 0, which has the number of packets.
-  if (range.first == 1) long_bytes_sent_ += payload_bytes_max_;
-  long_bytes_sent_ += part_of(*slot, range).bytes;
+  if (range.first == 1) extras_->long_bytes_sent += payload_bytes_max_;
+  extras_->long_bytes_sent += part_of(*slot, range).bytes;
   range.first++;
-  if (--range.count == 0) ranges_.pop();
-  if (ranges_.empty()) due_ &= ~kRanges;
+  if (--range.count == 0) extras_->ranges.pop();
+  if (extras_->ranges.empty()) due_ &= ~kRanges;
 }
 
 wire::Header ServerSession::pair_reply(uint8_t credit_limit) {
   due_ &= ~kPairReply;
-  return path_.pair_reply(remote_key_, next_number_++, credit_limit);
+  return path_.pair_reply(remote_key_, next_number_++, extras_->pair_echo, extras_->pair_token, credit_limit);
 }
 
 }  // namespace tern::session

@@ -34,27 +34,30 @@ void ServerSession::check_transition(Phase from, Phase to) {
   CHECK(is_new_request || may_follow);
 }
 
-ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
-    : next_number_(kNumberBase + terms.first_number),
-      window_(terms.window),
+ServerSession::ServerSession(const ServerTerms& terms)
+    : window_(terms.window),
       remote_key_(terms.remote_key),
-      payload_bytes_max_(terms.payload_bytes_max),
+      next_number_(kNumberBase + terms.first_number),
       received_(static_cast<uint32_t>(kNumberBase) + terms.first_client_number),
-      pools_(pools),
-      path_(terms.path_token, terms.session_token, terms.first_request_count << wire::kSlotBits),
+      path_(terms.path_token, terms.session_token, terms.first_request_count),
+      payload_bytes_max_(terms.payload_bytes_max),
       local_key_(terms.local_key),
       first_number_(terms.first_number) {}
 
-ServerSession::~ServerSession() {
+ServerSession::~ServerSession() { CHECK(slots_ == &only_slot_ && only_slot_ == nullptr && extras_ == nullptr); }
+
+void ServerSession::give_back(ServerPools& pools) {
   for (uint32_t i = 0; is_open_ && i < window_; i++) {
     ServerSlot* slot = slot_at(i);
     if (slot == nullptr) continue;
     CHECK(slot->assembly == nullptr);
     CHECK(slot->response == nullptr);
-    if (slot != &first_slot_) pools_.slots.give(slot);
+    if (slot != &first_slot_) pools.slots.give(slot);
   }
-  if (slots_ != &only_slot_) delete[] slots_;
-  received_.give_back(pools_.number_bits);
+  if (slots_ != &only_slot_) delete[] std::exchange(slots_, &only_slot_);
+  only_slot_ = nullptr;
+  received_.give_back(pools.number_bits);
+  if (extras_ != nullptr) pools.extras.give(std::exchange(extras_, nullptr));
 }
 
 // ---- Packets in ----
@@ -63,27 +66,29 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
                                        ServerOffers& offers) {
   const uint64_t number = received_.admit(header.number());
   if (number == 0) return dropped(Drop::kStale);
-  if (header.kind() == wire::Kind::kPathProbe) return on_path_probe(header, payload.bytes, number, now_ns);
+  if (header.kind() == wire::Kind::kPathProbe) {
+    return on_path_probe(header, payload.bytes, number, now_ns, offers.pools());
+  }
   if (!is_open_) return dropped(Drop::kUnproven);
   switch (header.kind()) {
     case wire::Kind::kRequest:
       return on_request(header, payload, number, now_ns, offers);
     case wire::Kind::kRfr:
-      return on_rfr(header, payload, number, now_ns);
+      return on_rfr(header, payload, number, now_ns, offers.pools());
     default:
       break;
   }
   if (header.token() != path_.session_token()) return dropped(Drop::kUnproven);
-  if (!can_accept(number)) return dropped(Drop::kNoMemory);
+  if (!can_accept(number, offers.pools())) return dropped(Drop::kNoMemory);
   switch (header.kind()) {
     case wire::Kind::kProbe:
-      accept(number, payload.is_marked);
+      accept(number, payload.is_marked, offers.pools());
       return on_probe(header, number, now_ns, offers);
     case wire::Kind::kCancel:
-      accept(number, payload.is_marked);
+      accept(number, payload.is_marked, offers.pools());
       return on_cancel(header, number, now_ns, offers);
     case wire::Kind::kReport:
-      accept(number, false);
+      accept(number, false, offers.pools());
       return on_report(payload, number, now_ns, offers);
     default:
       return dropped(Drop::kMalformed);
@@ -94,38 +99,50 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
 /// full length from then on. An open session answers a full probe with a packet of full length, and a short one with a
 /// credit return.
 ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number,
-                                           uint64_t now_ns) {
-  if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns);
-  if (!path_.is_proven(header)) return dropped(Drop::kUnproven);
+                                           uint64_t now_ns, ServerPools& pools) {
+  if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns, pools);
+  if (!path_.is_proven(header, has_pair_token() ? pair_token() : 0)) return dropped(Drop::kUnproven);
   // An open session may search for larger packets (clause 7.7.9).
-  const bool is_large = payload_bytes > payload_bytes_max_ && payload_bytes <= pools_.large_payload_bytes && is_open_;
+  const bool is_large = payload_bytes > payload_bytes_max_ && payload_bytes <= pools.large_payload_bytes && is_open_;
   if (payload_bytes != payload_bytes_max_ && !is_large) return dropped(Drop::kMalformed);
-  if (!can_accept(number)) return dropped(Drop::kNoMemory);
+  if (!can_accept(number, pools)) return dropped(Drop::kNoMemory);
   const bool is_new = !std::exchange(is_open_, true);
-  accept(number, false);
+  accept(number, false, pools);
   // Only one reply is due at a time. The reply to the largest probe proves the most.
-  if ((due_ & kPathReply) == 0 || path_.replaces_due_reply(header, payload_bytes)) {
-    path_.on_full(header, number, payload_bytes);
+  if ((due_ & kPathReply) == 0 || path_.replaces_due_reply(header, payload_bytes, reply_payload_bytes_)) {
+    path_.on_full(header);
+    owe_path_reply(number, payload_bytes);
   }
-  due_ |= kPathReply;
   return {.has_opened = is_new, .has_paired = (header.flags() & wire::kPaired) != 0};
 }
 
-ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns) {
+ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns,
+                                                 ServerPools& pools) {
   if (is_open_ && path_.is_check(header)) {
-    if (!can_accept(number)) return dropped(Drop::kNoMemory);
-    accept(number, false);
+    if (!can_accept(number, pools)) return dropped(Drop::kNoMemory);
+    accept(number, false, pools);
     owe_credit_return(number, now_ns);
     return {};
   }
-  const Drop drop = path_.admit_short(header, is_open_, now_ns);
-  if (drop != Drop::kNone) return dropped(drop);
-  if (!can_accept(number)) return dropped(Drop::kNoMemory);
-  accept(number, false);
-  path_.on_short(header, number);
-  if ((header.flags() & wire::kPaired) != 0) return {.wants_pair = true};
-  due_ |= kPathReply;
+  const Drop refusal = path_.refusal_of_short(header, is_open_, now_ns);
+  if (refusal != Drop::kNone) return dropped(refusal);
+  const bool is_paired = (header.flags() & wire::kPaired) != 0;
+  if (!can_accept(number, pools, is_paired)) return dropped(Drop::kNoMemory);
+  accept(number, false, pools);
+  path_.on_short(header, now_ns);
+  if (is_paired) {
+    extras_->pair_echo = static_cast<uint32_t>(number);
+    return {.wants_pair = true};
+  }
+  owe_path_reply(number, 0);
   return {};
+}
+
+/// Makes the reply to a path probe due. It takes the place of an answer that a request is lost: the client asks again.
+void ServerSession::owe_path_reply(uint64_t number, uint32_t payload_bytes) {
+  due_ = static_cast<uint8_t>((due_ | kPathReply) & ~kLostAnswer);
+  answer_echo_ = static_cast<uint32_t>(number);
+  reply_payload_bytes_ = payload_bytes;
 }
 
 // ---- Slots ----
@@ -141,9 +158,11 @@ bool ServerSession::make_slots() {
   return true;
 }
 
-ServerSlot* ServerSession::make_slot(uint32_t index) {
+/// Null: no memory.
+ServerSlot* ServerSession::find_or_make_slot(uint32_t index, ServerPools& pools) {
+  if (slot_at(index) != nullptr) return slot_at(index);
   if (index > slot_mask_ && !make_slots()) return nullptr;
-  ServerSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
+  ServerSlot* slot = index == 0 ? &first_slot_ : pools.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = number_of(index);
   slots_[index] = slot;
@@ -153,7 +172,7 @@ ServerSlot* ServerSession::make_slot(uint32_t index) {
 void ServerSession::give_back_assembly(ServerSlot* slot, ServerOffers& offers) {
   if (slot->assembly == nullptr) return;
   offers.take_back_buffer(slot->assembly->buffer, slot->request_bytes, true);
-  pools_.assemblies.give(std::exchange(slot->assembly, nullptr));
+  offers.pools().assemblies.give(std::exchange(slot->assembly, nullptr));
 }
 
 void ServerSession::give_back_response(ServerSlot* slot, ServerOffers& offers) {
@@ -167,7 +186,7 @@ void ServerSession::end_slot(ServerSlot* slot, ServerOffers& offers) {
   if (slot->call != nullptr) offers.abandon(std::exchange(slot->call, nullptr));
   give_back_assembly(slot, offers);
   give_back_response(slot, offers);
-  response_mask_ &= ~bit_of(slot);
+  forget_answer(slot);
   forget_ranges(index_of(*slot));
   if (slot->phase != Phase::kIdle) move(slot, Phase::kIdle);
 }
@@ -212,12 +231,13 @@ void ServerSession::give_up_response(ServerSlot* slot, ServerOffers& offers) {
 }
 
 void ServerSession::check_invariants() const {
-  CHECK((due_ & kCancels) != 0, ==, cancelled_mask_ != 0);
-  CHECK((due_ & kRanges) != 0, ==, !ranges_.empty());
+  CHECK((due_ & kCancels) != 0, ==, cancelled() != 0);
+  CHECK((due_ & kRanges) != 0, ==, extras_ != nullptr && !extras_->ranges.empty());
+  CHECK((due_ & (kLostAnswer | kPathReply)), !=, kLostAnswer | kPathReply);
   CHECK((due_ & (kHeld | kCreditReturn)), !=, kHeld | kCreditReturn);
   if (holds_return()) CHECK(static_cast<int32_t>(newest() - cr_number_), >=, 0);
   if (!is_open_) {
-    CHECK(response_mask_ | cancelled_mask_, ==, 0u);
+    CHECK(response_mask_, ==, 0u);
     return;
   }
   for (uint32_t i = 0; i < window_; i++) {
@@ -229,11 +249,11 @@ void ServerSession::check_invariants() const {
     }
     CHECK(index_of(*slot), ==, i);
     CHECK(slot->assembly != nullptr, ==, slot->phase == Phase::kReceiving);
-    if ((response_mask_ & bit) != 0) CHECK(slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
+    if ((response_mask_ & bit) != 0) CHECK(!is_busy(*slot));
     if (slot->phase == Phase::kResponded) CHECK(slot->response != nullptr);
   }
-  for (uint32_t i = 0; i < ranges_.size(); i++) {
-    const Range& range = ranges_[i];
+  for (uint32_t i = 0; extras_ != nullptr && i < extras_->ranges.size(); i++) {
+    const Range& range = extras_->ranges[i];
     const uint32_t index = slot_index_of(range.request_number);
     CHECK(index, <, window_);
     CHECK(range.count, >, 0u);

@@ -54,9 +54,8 @@ struct ServerTerms {
 
 class TERN_API ServerSession {
  public:
-  /// `pools` must outlive the session.
-  ServerSession(const ServerTerms& terms, ServerPools& pools);
-  /// Must be called after end_all().
+  explicit ServerSession(const ServerTerms& terms);
+  /// Must be called after give_back().
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
@@ -93,7 +92,7 @@ class TERN_API ServerSession {
   /// Prefetches all cache lines that a packet touches in a session with one call at a time.
   [[gnu::always_inline]] void prefetch_all() const {
     __builtin_prefetch(this, 1);
-    __builtin_prefetch(&received_, 1);
+    __builtin_prefetch(&payload_bytes_max_, 1);
     prefetch();
   }
   /// Buffer of the last response of slot 0, which its next response will overwrite. Null: there is none.
@@ -139,20 +138,23 @@ class TERN_API ServerSession {
   /// sends the reply to the packet's source address, after transmit() has returned kNothing. `token`: 31 random bits,
   /// new ones for each address. The token of the address before is not valid any more (clause 7.7.4).
   void owe_pair_reply(uint32_t token) {
-    path_.set_pair_token(token);
+    path_.on_pair_reply(token == extras_->pair_token);
+    extras_->pair_token = token;
     due_ |= kPairReply;
   }
   bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
   /// Returns the header-only reply that is owed, and counts it as sent.
   wire::Header pair_reply(uint8_t credit_limit);
-  /// The token of the last owe_pair_reply().
-  uint32_t pair_token() const { return path_.pair_token(); }
+  /// The token of the last owe_pair_reply(). Only after ServerVerdict::wants_pair.
+  uint32_t pair_token() const { return extras_->pair_token; }
   bool has_pair_token() const { return path_.has_pair_token(); }
 
   // -- Endings --
 
   /// Ends the session: gives back all buffers and requests of its slots.
   void end_all(ServerOffers& offers);
+  /// Gives back the session's memory, after end_all(). Only the destructor may follow.
+  void give_back(ServerPools& pools);
   /// Fails the request that arrives on the slot (kReceiving), to free its memory. The client may send the request
   /// again.
   void give_up_arriving(ServerSlot* slot, ServerOffers& offers);
@@ -205,21 +207,21 @@ class TERN_API ServerSession {
   uint64_t packets_received() const { return received_.count(); }
   /// Payload bytes of messages longer than the session's own packets. Shorter ones are not counted, because the common
   /// case would become slower.
-  uint64_t long_bytes_sent() const { return long_bytes_sent_; }
-  uint64_t long_bytes_received() const { return long_bytes_received_; }
+  uint64_t long_bytes_sent() const { return extras_ != nullptr ? extras_->long_bytes_sent : 0; }
+  uint64_t long_bytes_received() const { return extras_ != nullptr ? extras_->long_bytes_received : 0; }
 
-  // The session's notes for the endpoint's CreditPolicy. They are here because this cache line is used anyway.
+  // The session's notes for the endpoint's CreditPolicy.
   uint32_t heard_epoch = 0;  ///< last epoch in which the client got an answer; low half
-  /// Last epoch in which a packet of a long request came; low half.
-  uint32_t& heard_long_epoch() { return heard_long_epoch_; }
+  /// Last epoch in which a packet of a long request came; low half. Only after ServerVerdict::is_part.
+  uint32_t& heard_long_epoch() { return extras_->heard_long_epoch; }
 
  private:
   // Bits of due_: packets to send besides responses.
   static constexpr uint8_t kCreditReturn = 1;
   static constexpr uint8_t kPathReply = 2;
-  static constexpr uint8_t kLostAnswer = 4;  ///< answer that lost_request_number_ is lost
-  static constexpr uint8_t kRanges = 8;      ///< ranges_ is not empty
-  static constexpr uint8_t kCancels = 16;    ///< cancelled_mask_ is not 0
+  static constexpr uint8_t kLostAnswer = 4;  ///< answer that lost_request_number_ is lost; never with kPathReply
+  static constexpr uint8_t kRanges = 8;      ///< extras_->ranges is not empty
+  static constexpr uint8_t kCancels = 16;    ///< response_mask_ has idle slots
   static constexpr uint8_t kMarked = 32;     ///< not a packet, but a flag of the next packet
   static constexpr uint8_t kPairReply = 64;  ///< transmit() does not send it
   static constexpr uint8_t kHeld = 128;      ///< not due: a credit return waits for answers; never with kCreditReturn
@@ -238,10 +240,7 @@ class TERN_API ServerSession {
   // Slots.
   /// Null: the slot has had no request. `index` must be below window().
   ServerSlot* slot_at(uint32_t index) const { return index <= slot_mask_ ? slots_[index] : nullptr; }
-  ServerSlot* find_or_make_slot(uint32_t index) {
-    return slot_at(index) != nullptr ? slot_at(index) : make_slot(index);
-  }
-  ServerSlot* make_slot(uint32_t index);
+  ServerSlot* find_or_make_slot(uint32_t index, ServerPools& pools);
   bool make_slots();
   /// Number of the slot's present or last request. A slot that has not been made also has such a number.
   uint32_t number_of(uint32_t index) const {
@@ -257,14 +256,18 @@ class TERN_API ServerSession {
 
   // Packets in, by kind. `number`: all 64 bits of the packet's number, which was not received before.
   /// Must be true before accept(), so before the packet has any effect. False: no memory; the packet counts as lost.
-  [[nodiscard]] bool can_accept(uint64_t number) { return received_.reserve(number, pools_.number_bits); }
+  [[nodiscard]] bool can_accept(uint64_t number, ServerPools& pools, bool needs_extras = false) {
+    if (needs_extras && extras_ == nullptr) extras_ = pools.extras.take();
+    return (!needs_extras || extras_ != nullptr) && received_.reserve(number, pools.number_bits);
+  }
   /// Accepts a packet that has proved itself, and whose payload is safe.
-  void accept(uint64_t number, bool is_marked) {
-    received_.insert(number, pools_.number_bits);
+  void accept(uint64_t number, bool is_marked, ServerPools& pools) {
+    received_.insert(number, pools.number_bits);
     if (is_marked) due_ |= kMarked;
   }
-  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number, uint64_t now_ns);
-  ServerVerdict on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns);
+  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number, uint64_t now_ns,
+                              ServerPools& pools);
+  ServerVerdict on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerPools& pools);
   ServerVerdict on_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
                            uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_new_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
@@ -272,19 +275,22 @@ class TERN_API ServerSession {
   ServerVerdict on_new_long_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
                                     uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_known_request(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
-                                 uint64_t number, uint64_t now_ns);
-  ServerVerdict on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number, uint64_t now_ns);
+                                 uint64_t number, uint64_t now_ns, ServerPools& pools);
+  ServerVerdict on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number, uint64_t now_ns,
+                       ServerPools& pools);
   ServerVerdict on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_report(const transport::Payload& payload, uint64_t number, uint64_t now_ns, ServerOffers& offers);
 
   bool is_short(const wire::Header& request) const { return request.message_bytes() <= payload_bytes_max_; }
-  bool is_well_formed(const wire::Header& request, uint32_t payload_bytes) const;
+  bool is_well_formed(const wire::Header& request, uint32_t payload_bytes, const ServerPools& pools) const;
   ServerSlot* begin(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot::Phase phase,
                     ServerOffers& offers);
   ServerVerdict place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload, uint64_t number,
-                      uint64_t now_ns);
-  uint32_t payload_of(uint8_t code) const;
+                      uint64_t now_ns, ServerPools& pools);
+  bool has_packets_of(uint8_t code, const ServerPools& pools) const;
+  /// Payload of a full packet of a message with this code. Only if has_packets_of().
+  uint32_t payload_of(uint8_t code) const { return code == 0 ? payload_bytes_max_ : wire::payload_of_code(code); }
   uint32_t response_packets(const ServerSlot& slot, uint32_t payload_bytes) const;
   struct Part {
     uint32_t offset;
@@ -295,7 +301,8 @@ class TERN_API ServerSession {
     return slot.phase == ServerSlot::Phase::kResponded && slot.response_bytes <= payload_bytes_max_;
   }
   void answer_again(ServerSlot* slot, uint8_t whole_code, uint64_t number, uint64_t now_ns);
-  void owe_lost_answer(const wire::Header& header, uint64_t number);
+  void owe_lost_answer(const wire::Header& header, uint64_t number, uint64_t now_ns);
+  void owe_path_reply(uint64_t number, uint32_t payload_bytes);
 
   // Packets out.
   template <class Send, class Ticket>
@@ -320,13 +327,12 @@ class TERN_API ServerSession {
   void prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const;
   void commit(const ServerPacket& packet, uint64_t ticket);
   void commit_range(ServerSlot* slot, uint64_t ticket);
-  void forget_cancel(uint64_t bit) {
-    cancelled_mask_ &= ~bit;
-    if (cancelled_mask_ == 0) due_ &= ~kCancels;
-  }
+  uint64_t cancelled() const;
+  void forget_answer(const ServerSlot* slot);
   void forget_ranges(uint32_t index) {
-    ranges_.forget_slot(index);
-    if (ranges_.empty()) due_ &= ~kRanges;
+    if ((due_ & kRanges) == 0) return;
+    extras_->ranges.forget_slot(index);
+    if (extras_->ranges.empty()) due_ &= ~kRanges;
   }
   uint8_t echo_flag() const { return (due_ & kMarked) != 0 ? wire::kEcnEcho : 0; }
   wire::Header next_header(wire::Kind kind, uint8_t flags, uint32_t request_number, uint32_t echo, uint64_t hold_ns,
@@ -335,39 +341,38 @@ class TERN_API ServerSession {
                                wire::encode_hold(hold_ns), credit_limit, size_or_index);
   }
 
-  // Every request touches these fields. Together with heard_epoch and the 16 B that the endpoint keeps before the
-  // session they begin a cache line, and end in the next one with the first member of `received_`.
-  uint64_t response_mask_ = 0;   ///< slots whose packet 0 must be sent
-  uint64_t cancelled_mask_ = 0;  ///< slots whose cancel must be acknowledged
-  uint64_t next_number_;
-  /// &only_slot_, while no slot but the first has had a request. Then the slots of the window, and nulls up to a power
-  /// of two.
-  ServerSlot** slots_ = &only_slot_;
-  uint32_t slot_mask_ = 0;  ///< the number of these pointers minus 1
+  uint32_t slot_mask_ = 0;  ///< number of the pointers of slots_, minus 1
   uint8_t due_ = 0;
   bool is_open_ = false;
   uint8_t window_;
   uint32_t remote_key_;
-  uint32_t payload_bytes_max_;
+  /// Slots whose packet 0 must be sent. The bit of an idle slot stands for the acknowledgement of its cancel.
+  uint64_t response_mask_ = 0;
+  uint64_t next_number_;
+  /// &only_slot_, while no slot but the first has had a request. Then the slots of the window, and nulls up to a power
+  /// of two.
+  ServerSlot** slots_ = &only_slot_;
   ServerSlot* only_slot_ = nullptr;
+  // Every request touches the fields up to the first member of `received_`. With the 8 B that the endpoint keeps before
+  // the session they fill a cache line. The next line has payload_bytes_max_, which only some transports need.
   [[no_unique_address]] NumberWindow received_;  // cr_number_ is in its padding
   /// kCreditReturn: number of the packet that arrived at cr_since_ns_. kHeld: oldest_held(). Low half.
   uint32_t cr_number_ = 0;
   uint64_t cr_since_ns_ = 0;
-  ServerPools& pools_;
-  uint32_t lost_request_number_ = 0;
-  uint32_t lost_echo_ = 0;
+  ServerExtras* extras_ = nullptr;  ///< null: no packet has needed them yet
+  ServerPath path_;
+  uint32_t answer_echo_ = 0;  ///< kLostAnswer, kPathReply: number of the packet that is answered
+  union {
+    uint32_t lost_request_number_ = 0;  ///< kLostAnswer
+    uint32_t reply_payload_bytes_;      ///< kPathReply
+  };
+  uint32_t payload_bytes_max_;
+  uint32_t local_key_;
 
   // Memory for a session with one call at a time, in one block with the session.
   ServerSlot first_slot_;  ///< slot 0; fills the third cache line
 
-  ServerPath path_;
-  uint64_t long_bytes_sent_ = 0;
-  uint64_t long_bytes_received_ = 0;
-  RangeQueue ranges_;
-  uint32_t local_key_;
   const uint32_t first_number_;  ///< first number of this side's packets, 24 bits
-  uint32_t heard_long_epoch_ = 0;
 };
 
 // ---- The common case, inline ----

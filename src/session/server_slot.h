@@ -1,4 +1,5 @@
-// The slots of the server end of a session, and the pools that they come from. docs/protocol.md, chapters 3 to 6.
+// The slots of the server end of a session, the fields that few sessions need, and the pools of both. docs/protocol.md,
+// chapters 3 to 6.
 //
 // The life of a slot, whose request number only grows:
 //
@@ -14,6 +15,7 @@
 #include <tern/detail/buffer.h>
 
 #include "base/pool.h"
+#include "session/range_queue.h"
 #include "session/windows.h"
 #include "wire/header.h"
 
@@ -49,10 +51,22 @@ struct ServerSlot {
   void* call = nullptr;                        ///< the endpoint's record of the running request
 };
 
+/// The fields that few sessions need. A session takes them with its first packet about a long message or from another
+/// address, and keeps them until its end.
+struct ServerExtras {
+  RangeQueue ranges;                 ///< not empty: ServerSession::kRanges is due
+  uint64_t long_bytes_sent = 0;      ///< ServerSession::long_bytes_sent()
+  uint64_t long_bytes_received = 0;  ///< ServerSession::long_bytes_received()
+  uint32_t heard_long_epoch = 0;     ///< ServerSession::heard_long_epoch()
+  uint32_t pair_token = 0;           ///< token of the last pair reply; valid with ServerPath::has_pair_token()
+  uint32_t pair_echo = 0;            ///< number of the paired short probe that the next pair reply answers
+};
+
 /// Memory that the server sessions of one endpoint share.
 struct ServerPools {
   base::Pool<ServerSlot> slots;
   base::Pool<Assembly, 8> assemblies;
+  base::Pool<ServerExtras, 8> extras;
   NumberWindow::Pool number_bits;
   /// Largest payload that the transport takes for packets of long messages; 0: no more than ServerTerms says.
   uint32_t large_payload_bytes = 0;

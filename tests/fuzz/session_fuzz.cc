@@ -60,7 +60,7 @@ class Target {
     server_terms.session_token = kSessionToken;
     offers_.buffer_bytes_max = 4096;
     server_pools_.large_payload_bytes = kLargePayloadMax;
-    server_ = std::make_unique<ServerSession>(server_terms, server_pools_);
+    server_ = std::make_unique<ServerSession>(server_terms);
   }
   ~Target() {
     if (client_->state() == ClientSession::State::kOpen) {
@@ -71,6 +71,7 @@ class Target {
     client_.reset();
     if (client_pools_.response_credits_free != 64) std::abort();
     server_->end_all(offers_);
+    server_->give_back(server_pools_);
     if (offers_.arriving_bytes != 0) std::abort();
   }
 
@@ -281,7 +282,7 @@ class Target {
   }
   ClientPools client_pools_;
   ServerPools server_pools_;
-  HeapOffers offers_;
+  HeapOffers offers_{server_pools_};
   std::unique_ptr<ClientSession> client_;
   std::unique_ptr<ServerSession> server_;
   std::deque<Packet> to_server_, to_client_;

@@ -107,7 +107,7 @@ class World {
     }
   }
   ~World() {
-    server_->end_all(offers_);
+    end_server();
     client_.reset();
     if (pools_.response_credits_free != static_cast<int32_t>(options_.response_packets)) std::abort();
     if (pools_.response_share.responses() != 0) std::abort();
@@ -260,7 +260,7 @@ class World {
   /// The server's endpoint, as its session uses it.
   class Offers final : public session::ServerOffers {
    public:
-    explicit Offers(World& world) : world_(world) {}
+    explicit Offers(World& world) : ServerOffers(world.server_pools_), world_(world) {}
     RequestBuffer buffer_for(const wire::Header& request, bool) override {
       const Call* call = world_.call_of(request.request_number());
       if (call == nullptr) {
@@ -287,11 +287,15 @@ class World {
     pump_server();
     check();
   }
+  void end_server() {
+    server_->end_all(offers_);
+    server_->give_back(server_pools_);
+  }
   /// The handshake of the Nexuses: at the beginning, and again when the data address has not answered.
   void shake_hands(uint32_t first_client_number) {
     handshakes_++;
     server_history_ = mix(server_history_, 0x5a4e);
-    if (server_ != nullptr) server_->end_all(offers_);
+    if (server_ != nullptr) end_server();
     session::ServerTerms terms;
     terms.local_key = server_key();
     terms.remote_key = kClientKey;
@@ -302,7 +306,7 @@ class World {
     terms.first_number = first_number_of(handshakes_);
     terms.path_token = 100 + handshakes_;
     terms.session_token = 200 + handshakes_;
-    server_ = std::make_unique<session::ServerSession>(terms, server_pools_);
+    server_ = std::make_unique<session::ServerSession>(terms);
     server_sends_to_ = pair_address_ = 0;
     client_->on_accepted({terms.local_key, terms.payload_bytes_max, terms.window, options_.start_credits,
                           terms.first_number, terms.path_token, options_.credit_unit, options_.route_payload_bytes},

@@ -73,13 +73,16 @@ class Calls {
     server_terms.payload_bytes_max = kPayloadMax;
     server_terms.path_token = kPathToken;
     server_terms.session_token = kSessionToken;
-    server_ = std::make_unique<ServerSession>(server_terms, server_pools_);
+    server_ = std::make_unique<ServerSession>(server_terms);
     client_->on_accepted({9, kPayloadMax, 8, kCredits, 1, kPathToken, 0}, now_);
     while (client_->state() != ClientSession::State::kOpen) open();
     request_ = make_buffer(path.packets * kPayloadMax);
     response_ = make_buffer(8);
   }
-  ~Calls() { server_->end_all(offers_); }
+  ~Calls() {
+    server_->end_all(offers_);
+    server_->give_back(server_pools_);
+  }
 
   /// Makes calls, one after another. Returns the time that they take.
   uint64_t run(uint32_t calls) {
@@ -224,7 +227,7 @@ class Calls {
   uint64_t drop_below_ = 0;
   ClientPools pools_;
   ServerPools server_pools_;
-  HeapOffers offers_;
+  HeapOffers offers_{server_pools_};
   std::unique_ptr<ClientSession> client_;
   std::unique_ptr<ServerSession> server_;
   OwnedBuffer request_, response_;

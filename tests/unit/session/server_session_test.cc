@@ -34,15 +34,21 @@ class ServerSessionTest : public testing::Test {
     prove_path();
   }
   ~ServerSessionTest() override {
-    session_->end_all(offers_);
-    session_.reset();
+    end();
+    EXPECT_EQ(pools_.extras.taken(), 0u);
     EXPECT_EQ(pools_.slots.taken(), 0u);
     EXPECT_EQ(pools_.assemblies.taken(), 0u);
     EXPECT_EQ(pools_.number_bits.taken(), 0u);
     EXPECT_EQ(offers_.arriving_bytes, 0u);
   }
 
+  void end() {
+    session_->end_all(offers_);
+    session_->give_back(pools_);
+    session_.reset();
+  }
   void make(uint8_t window = 4, uint32_t first_number = 1) {
+    if (session_ != nullptr) end();
     ServerTerms terms;
     terms.first_number = first_number;
     terms.local_key = 9;
@@ -52,7 +58,7 @@ class ServerSessionTest : public testing::Test {
     terms.first_request_count = 1000;
     terms.path_token = kPathToken;
     terms.session_token = kSessionToken;
-    session_ = std::make_unique<ServerSession>(terms, pools_);
+    session_ = std::make_unique<ServerSession>(terms);
     client_number_ = 0;
     server_number_ = (first_number - 1) & wire::kNumberMask;
   }
@@ -178,8 +184,8 @@ class ServerSessionTest : public testing::Test {
     return receive(client_header(Kind::kRfr, request_number, index, count)).drop == Drop::kNone;
   }
 
-  HeapOffers offers_;
   ServerPools pools_;
+  HeapOffers offers_{pools_};
   std::unique_ptr<ServerSession> session_;
   uint64_t now_ = 5'000'000;
   uint64_t ticket_ = 0;
@@ -592,6 +598,60 @@ TEST_F(ServerSessionTest, packet_after_a_gap_counts_as_lost_without_memory) {
     EXPECT_TRUE(session_->has_received(header));
   }
   sent();
+}
+
+/// A session that has had only packets that most sessions get.
+class FirstRarePacket : public ServerSessionTest {
+ protected:
+  FirstRarePacket() {
+    pools_.large_payload_bytes = 300;
+    respond(begin(kFirst), 300);
+    cancel(kFirst | 1);
+    receive(path_probe(kSessionToken, kFirst), kPayloadMax);
+    receive(probe(kFirst | 2, true));
+    EXPECT_EQ(sent().size(), 4u);
+    EXPECT_EQ(pools_.extras.taken(), 0u);
+  }
+  void expect_lost_without_memory(const wire::Header& header, uint32_t payload_bytes) {
+    const auto bytes = bytes_of(payload_bytes);
+    has_memory = false;
+    const ServerVerdict verdict = receive(header, {bytes.data(), payload_bytes, nullptr, 0});
+    has_memory = true;
+    EXPECT_EQ(verdict.drop, Drop::kNoMemory);
+    EXPECT_EQ(verdict.started, nullptr);
+    EXPECT_TRUE(sent().empty());
+    EXPECT_FALSE(session_->has_received(header));
+    EXPECT_EQ(drop_of(header, payload_bytes), Drop::kNone);
+    EXPECT_EQ(pools_.extras.taken(), 1u);
+  }
+};
+
+TEST_F(FirstRarePacket, of_a_long_request_counts_as_lost_without_memory) {
+  expect_lost_without_memory(request(kFirst | 3, 150), 100);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+}
+
+TEST_F(FirstRarePacket, that_permits_a_whole_response_counts_as_lost_without_memory) {
+  wire::Header asking = coded(request(kFirst | 3, 10), 16);
+  asking.add_flags(wire::kTakesWhole);
+  expect_lost_without_memory(asking, 10);
+  respond(session_->slot(3), 200);
+  EXPECT_EQ(sent().at(0).payload.size(), 200u);
+  EXPECT_EQ(session_->long_bytes_sent(), 200u);
+}
+
+TEST_F(FirstRarePacket, that_asks_for_a_range_counts_as_lost_without_memory) {
+  expect_lost_without_memory(client_header(Kind::kRfr, kFirst, 1, 2), 0);
+  EXPECT_EQ(sent().size(), 2u);
+  EXPECT_EQ(session_->long_bytes_sent(), 300u);
+}
+
+TEST_F(FirstRarePacket, from_another_address_counts_as_lost_without_memory) {
+  expect_lost_without_memory(paired_probe(kPathToken), 0);
+  const uint32_t echo = client_number_;
+  EXPECT_EQ(pair_reply(111).echo(), echo);
+  for (int i = 0; i < 2; i++) EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);  // the lost one did not count
+  expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
 }
 
 TEST_F(ServerSessionTest, unproven_packet_after_a_gap_takes_no_memory) {
@@ -1039,6 +1099,29 @@ TEST_F(ServerSessionTest, a_probe_beyond_the_next_request_is_answered_with_a_fai
   EXPECT_EQ(answer.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
 }
 
+// One of these answers is due at a time.
+TEST_F(ServerSessionTest, a_path_reply_goes_before_the_answer_that_a_request_is_lost) {
+  begin(kFirst);
+  receive(probe(kFirst + 128));
+  receive(path_probe(kSessionToken, kFirst), kPayloadMax);
+  const auto reply = sent();
+  ASSERT_EQ(reply.size(), 1u);
+  EXPECT_EQ(reply[0].header.kind(), Kind::kPathReply);
+  EXPECT_EQ(reply[0].header.echo(), client_number_);
+  EXPECT_EQ(reply[0].payload.size(), kPayloadMax);
+  receive(path_probe(kSessionToken, kFirst), kPayloadMax);
+  const uint32_t echo = client_number_;
+  receive(probe(kFirst + 128));
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kCr);
+  EXPECT_EQ(packets[1].header.kind(), Kind::kPathReply);
+  EXPECT_EQ(packets[1].header.echo(), echo);
+  EXPECT_EQ(packets[1].payload.size(), kPayloadMax);
+  receive(probe(kFirst + 128));  // the client asks again
+  EXPECT_EQ(only_answer().flags(), wire::kFirst | wire::kFailure);
+}
+
 TEST_F(ServerSessionTest, ranges_of_a_response) {
   ServerSlot* slot = begin(kFirst);
   respond(slot, 450);
@@ -1260,6 +1343,20 @@ TEST_F(ServerSessionTest, cancel_acknowledgement_never_names_the_next_request) {
   cancel(kFirst);
   begin(kFirst + 64);  // the client received the answer meanwhile
   EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ServerSessionTest, cancels_of_several_slots_are_acknowledged_before_responses) {
+  respond(begin(kFirst), 1);
+  for (const uint32_t index : {3u, 1u, 2u}) cancel(kFirst | index);
+  cancel(kFirst | 3);
+  begin((kFirst | 2) + 64);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 3u);
+  for (size_t i = 0; i < 2; i++) EXPECT_EQ(packets[i].header.kind(), Kind::kCancelled);
+  EXPECT_EQ(packets[0].header.request_number(), kFirst | 1);
+  EXPECT_EQ(packets[1].header.request_number(), kFirst | 3);
+  EXPECT_EQ(packets[2].header.request_number(), kFirst);
+  EXPECT_NE(session_->try_begin(request((kFirst | 1) + 64, 10), 10, now_), nullptr) << "the common case again";
 }
 
 TEST_F(ServerSessionTest, report_frees_answered_slots_only) {
@@ -1609,6 +1706,22 @@ TEST_F(ServerSessionTest, addresses_get_three_headers_together_until_one_has_ans
     pair_reply(555 + i);
   }
   expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
+}
+
+// The session keeps that time in 32 bits.
+TEST_F(ServerSessionTest, the_limit_of_headers_ends_after_seconds_at_any_time) {
+  now_ = ((uint64_t{1} << 32) - 1000) * 1'000'000;
+  make();
+  prove_path();
+  for (int again = 0; again < 3; again++) {
+    for (uint32_t i = 0; i < 3; i++) {
+      EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+      pair_reply(111 + i);
+    }
+    now_ += 4'999'999'999;
+    expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
+    now_ += 1;
+  }
 }
 
 TEST_F(ServerSessionTest, an_open_session_answers_no_short_probe_of_the_other_way) {

@@ -29,6 +29,7 @@ inline OwnedBuffer make_buffer(uint32_t bytes) {
 /// The resources that an endpoint offers to its server sessions, from the heap.
 class HeapOffers final : public ServerOffers {
  public:
+  using ServerOffers::ServerOffers;
   RequestBuffer buffer_for(const wire::Header& request, bool is_long) override {
     if (request.message_bytes() > buffer_bytes_max) return {nullptr, refusal};
     arriving_bytes += is_long ? request.message_bytes() : 0;
