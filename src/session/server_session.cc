@@ -147,12 +147,13 @@ void ServerSession::owe_path_reply(uint64_t number, uint32_t payload_bytes) {
 
 // ---- Slots ----
 
-/// Makes space for the pointers to all slots. False: no memory.
-bool ServerSession::make_slots() {
-  const uint32_t count = std::bit_ceil(uint32_t{window_});
+/// Makes space for the pointers to the slots up to `index`. False: no memory.
+bool ServerSession::grow_slots(uint32_t index) {
+  const uint32_t count = std::bit_ceil(index + 1);
   auto** slots = new (std::nothrow) ServerSlot*[count]();
   if (slots == nullptr) return false;
-  slots[0] = only_slot_;
+  std::copy_n(slots_, slot_mask_ + 1, slots);
+  if (slots_ != &only_slot_) delete[] slots_;
   slots_ = slots;
   slot_mask_ = count - 1;
   return true;
@@ -161,7 +162,7 @@ bool ServerSession::make_slots() {
 /// Null: no memory.
 ServerSlot* ServerSession::find_or_make_slot(uint32_t index, ServerPools& pools) {
   if (slot_at(index) != nullptr) return slot_at(index);
-  if (index > slot_mask_ && !make_slots()) return nullptr;
+  if (index > slot_mask_ && !grow_slots(index)) return nullptr;
   ServerSlot* slot = index == 0 ? &first_slot_ : pools.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = number_of(index);

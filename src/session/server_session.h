@@ -241,7 +241,7 @@ class TERN_API ServerSession {
   /// Null: the slot has had no request. `index` must be below window().
   ServerSlot* slot_at(uint32_t index) const { return index <= slot_mask_ ? slots_[index] : nullptr; }
   ServerSlot* find_or_make_slot(uint32_t index, ServerPools& pools);
-  bool make_slots();
+  bool grow_slots(uint32_t index);
   /// Number of the slot's present or last request. A slot that has not been made also has such a number.
   uint32_t number_of(uint32_t index) const {
     const ServerSlot* slot = slot_at(index);
@@ -349,8 +349,8 @@ class TERN_API ServerSession {
   /// Slots whose packet 0 must be sent. The bit of an idle slot stands for the acknowledgement of its cancel.
   uint64_t response_mask_ = 0;
   uint64_t next_number_;
-  /// &only_slot_, while no slot but the first has had a request. Then the slots of the window, and nulls up to a power
-  /// of two.
+  /// &only_slot_, while no slot but the first has had a request. Then the slots up to the last that has had one, and
+  /// nulls up to a power of two.
   ServerSlot** slots_ = &only_slot_;
   ServerSlot* only_slot_ = nullptr;
   // Every request touches the fields up to the first member of `received_`. With the 8 B that the endpoint keeps before

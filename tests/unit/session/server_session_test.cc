@@ -1622,6 +1622,26 @@ TEST_F(ServerSessionTest, a_window_above_eight_has_its_slots_once_the_path_is_pr
   for (const uint32_t index : {0u, 7u, 8u, 63u}) EXPECT_NE(begin(kFirst | index), nullptr);
 }
 
+// A session has pointers to the slots up to the last that it has used.
+TEST_F(ServerSessionTest, slots_are_used_in_any_order) {
+  make(64);
+  prove_path();
+  std::vector<ServerSlot*> slots;
+  const std::vector<uint32_t> order = {1, 0, 2, 9, 8, 63, 31};
+  for (const uint32_t index : order) {
+    slots.push_back(begin(kFirst | index));
+    ASSERT_EQ(session_->slot(index), slots.back());
+    respond(slots.back(), 1);
+  }
+  EXPECT_EQ(sent().size(), order.size());
+  for (size_t i = 0; i < order.size(); i++) {
+    EXPECT_EQ(session_->slot(order[i]), slots[i]);
+    EXPECT_EQ(session_->try_begin(request((kFirst | order[i]) + 64, 10), 10, now_), slots[i]);
+    respond(slots[i], 1);
+  }
+  EXPECT_EQ(session_->slot(62), nullptr);
+}
+
 // ---- One address and port pair ----
 
 TEST_F(ServerSessionTest, a_paired_path_is_proved_by_the_token_that_was_sent_to_it) {
