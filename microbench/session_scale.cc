@@ -124,9 +124,9 @@ class Client {
  private:
   static constexpr tern::Duration kStep = std::chrono::milliseconds(1);
   /// More than twice the time after which a client reports a session's last requests, so that nothing is kept for them.
-  /// A client with many sessions reports 200 000 of them a second.
+  /// A client with many sessions reports 100 000 of them a second.
   static constexpr tern::Duration kRest = std::chrono::milliseconds(500);
-  static constexpr tern::Duration kRestPerSession = std::chrono::microseconds(12);
+  static constexpr tern::Duration kRestPerSession = std::chrono::microseconds(24);
   /// The two rates are measured in turns, so that a change in the machine's speed affects both.
   static constexpr int kTurns = 4;
   static constexpr tern::Duration kWarmUp = std::chrono::milliseconds(100);

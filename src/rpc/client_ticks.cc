@@ -28,7 +28,7 @@ constexpr size_t kRestsPerRun = 8 * kTicksPerRun;
 /// An endpoint reports once in this time, on average: a report is a visit of two sessions that may be in no cache, and
 /// without a limit nearly each call on one of 200 000 sessions would be followed by a report. The longest delay is well
 /// before the server frees a response by itself (clause 5.5.2).
-constexpr uint64_t kReportGapNs = 5'000;
+constexpr uint64_t kReportGapNs = 10'000;
 constexpr uint64_t kReportDelayNsMax = 10'000'000'000;
 /// Memory is prefetched this many sessions ahead, because a check takes a few ns and a cache miss a hundred.
 constexpr size_t kTicksAhead = 8;
