@@ -169,7 +169,7 @@ class Simulation {
   /// Calls `then()` after `delay`, outside of all hosts. For schedules of faults, and for measurements.
   TERN_API void after(Duration delay, std::function<void()> then);
   /// Calls `observer` after every step of an endpoint, of a Nexus and of the network in run_for() and run_until(). For
-  /// tests that check invariants. Null: none.
+  /// tests that check invariants. The observer may replace and remove itself. Null: none.
   TERN_API void set_observer(std::function<void()> observer);
 
   /// Calls `tap` for each packet that leaves a host, and for each one that arrives at an endpoint or a Nexus. Packets

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 
@@ -154,8 +155,13 @@ struct Simulation::Impl final {
   }
   bool step(Picoseconds until) {
     const bool has_run = network.events().step(until);
-    if (has_run && observer) observer();
+    if (has_run) observe();
     return has_run;
+  }
+  void observe() {
+    if (observer == nullptr) return;
+    const auto running = observer;  // lives until it returns, although it may replace itself
+    (*running)();
   }
 
   const SimulationOptions options;
@@ -165,7 +171,7 @@ struct Simulation::Impl final {
   std::vector<std::unique_ptr<Host, void (*)(Host*)>> hosts;
   std::unordered_map<uint64_t, std::function<void()>> later;  ///< never iterated: the order would not be fixed
   uint64_t later_number = 0;
-  std::function<void()> observer;
+  std::shared_ptr<const std::function<void()>> observer;  ///< null: none
 };
 
 Simulation::Simulation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -215,9 +221,7 @@ Duration Simulation::now() const {
 
 void Simulation::run_for(Duration duration) {
   const Picoseconds until = impl_->network.events().now() + to_ps(duration);
-  impl_->network.events().run_until(until, [&impl = *impl_] {
-    if (impl.observer) impl.observer();
-  });
+  impl_->network.events().run_until(until, [&impl = *impl_] { impl.observe(); });
 }
 
 bool Simulation::run_until(const std::function<bool()>& done, Duration limit) {
@@ -234,7 +238,9 @@ void Simulation::after(Duration delay, std::function<void()> then) {
                               impl_->later_number);
 }
 
-void Simulation::set_observer(std::function<void()> observer) { impl_->observer = std::move(observer); }
+void Simulation::set_observer(std::function<void()> observer) {
+  impl_->observer = observer ? std::make_shared<const std::function<void()>>(std::move(observer)) : nullptr;
+}
 
 void Simulation::set_tap(std::function<void(const TappedPacket&)> tap) {
   if (!tap) return impl_->network.set_tap(nullptr);

@@ -97,10 +97,10 @@ void Network::Impl::depart(SimOutput& out, SimPacket* packet) {
   out.free_at = events.now() + wire;
   if (kIsFirstHop) release(*packet);
   note(kDeparture, *packet, &out);
-  if (kIsFirstHop && tap) [[unlikely]]
-    tap(*packet, false);
   if (!out.is_open) [[unlikely]]
     return drop(packet, counters.dropped_fault);
+  if (kIsFirstHop && tap) [[unlikely]]
+    tap(*packet, false);
   packet->epoch = out.epoch;
   if (kIsFirstHop && !nats.empty()) [[unlikely]]
     leave_nat(*packet);
