@@ -61,7 +61,9 @@ struct TappedPacket {
   std::span<const std::byte> bytes;  ///< the UDP payload (docs/protocol.md, 2); valid during the call
 };
 
-/// The scheduler of a busy machine, on which a host's threads run only a part of the time. Host::set_time_slices().
+/// The scheduler of a busy machine, on which a host's threads run only a part of the time. Host::set_time_slices(). A
+/// worker's task takes no longer because of slices, except that a task whose end is in a wait ends after the wait.
+/// Workers therefore do more than their share of work.
 struct TimeSlices {
   /// The threads that are scheduled.
   enum class What : uint8_t {
@@ -128,7 +130,8 @@ class Host {
   TERN_API void set_slowness(double factor);
   /// From now on the host's clock is faster by `ppm` parts per million (slower if negative), at most 100 000.
   TERN_API void set_clock_drift(int32_t ppm);
-  /// Stops all endpoints, workers and the Nexus of the host for `duration`, as in a virtual machine without a CPU.
+  /// Stops all endpoints, workers and the Nexus of the host for `duration`, as in a virtual machine without a CPU. A
+  /// task that a worker has begun does not take longer, but ends after the pause if its end is in the pause.
   /// Endpoints whose loop the program itself runs go on: give them to run().
   TERN_API void pause(Duration duration);
   /// Schedules the host's threads by `slices` from now on, beginning with a time in which they run. A running iteration
@@ -145,6 +148,7 @@ class Host {
 
 /// The datacenter. It and all its endpoints and Nexuses belong to the thread that made it. It must outlive them. It
 /// destroys the objects of boot() itself; if its destructor finds others, it names the rule and ends the process.
+/// Longer durations than 53 days are 53 days, in Host as well, and virtual time ends after 213 days.
 class Simulation {
  public:
   /// kMisuse: Topology::check(), or options out of range.
