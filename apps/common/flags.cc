@@ -2,6 +2,7 @@
 
 #include <gflags/gflags.h>
 
+#include <charconv>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -222,6 +223,36 @@ bool check_page_of_processes() {
   fail("--page=%s would be the page of several processes; use --page=shm, which gives each process its own page",
        FLAGS_page.c_str());
   return false;
+}
+
+bool check_flags_in_simulation(std::initializer_list<const char*> more) {
+  for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "dup",
+                           "reorder", "corrupt", "delay", "delay_us_max", "ready_fd", "page", "log"}) {
+    if (!is_given(name)) continue;
+    fail("--%s does not work in a simulation, which has one thread and its own network", name);
+    return false;
+  }
+  for (const char* name : more) {
+    if (!is_given(name)) continue;
+    fail("--%s has no effect in this program", name);
+    return false;
+  }
+  return true;
+}
+
+bool parse_times(std::string_view text, std::span<std::chrono::nanoseconds> times) {
+  constexpr uint64_t kNsMax = 1'000'000'000;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (size_t i = 0; i < times.size(); i++) {
+    if (i > 0 && (at == end || *at++ != ',')) return false;
+    uint64_t ns = 0;
+    const auto [rest, error] = std::from_chars(at, end, ns);  // takes no sign
+    if (error != std::errc() || ns > kNsMax) return false;
+    times[i] = std::chrono::nanoseconds(ns);
+    at = rest;
+  }
+  return at == end;
 }
 
 bool has_faults() {

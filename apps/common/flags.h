@@ -12,7 +12,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -74,6 +76,14 @@ bool is_given(const char* flag);
 /// Must be called by a program that starts processes with the same flags. Returns false, and prints a sentence, if
 /// --page is the path of a file, because all processes would share that page.
 bool check_page_of_processes();
+
+/// Must be called by a program that runs a simulation. Returns false, and prints a sentence, if a flag is given that
+/// has no effect in a simulation, or one of `more`, the flags that have no effect in this program.
+bool check_flags_in_simulation(std::initializer_list<const char*> more = {});
+
+/// Parses a flag of as many times as `times` has, in nanoseconds, as in "600,700". Each is at most a second. Returns
+/// false if the text has another form.
+bool parse_times(std::string_view text, std::span<std::chrono::nanoseconds> times);
 
 bool has_faults();
 

@@ -1,6 +1,6 @@
 // The index server and its load on simulated hosts with CX5 NICs (100 Gbit/s, one switch), a CPU for each thread. The
 // simulator charges CPU time for packets (HostCost). The caller gives the times of the index and of the hand-over to a
-// worker (Costs).
+// worker (Costs), and the options of all endpoints.
 #pragma once
 
 #include <algorithm>
@@ -37,6 +37,9 @@ struct ClusterOptions {
   uint64_t keys = 0;          ///< number of keys in the index
   LoadOptions load;           ///< `server` and `writers` are not used
   Costs costs = {};
+  tern::RpcOptions rpc = {};  ///< of all endpoints; `endpoint_id` is not used
+  /// Sets further options of an endpoint's transport. Null: none.
+  void (*set_transport_options)(tern::Sim::Options&) = nullptr;
 };
 
 /// The whole simulated cluster. One thread.
@@ -90,8 +93,12 @@ class Cluster {
   };
 
   std::unique_ptr<tern::Rpc<tern::Sim>> endpoint(Host& host, tern::Nexus& nexus, size_t id) {
-    return std::move(*tern::Rpc<tern::Sim>::create(nexus, host.transport_options(),
-                                                   {.endpoint_id = static_cast<uint16_t>(id), .huge_pages = false}));
+    tern::Sim::Options transport_options = host.transport_options();
+    if (options_.set_transport_options != nullptr) options_.set_transport_options(transport_options);
+    tern::RpcOptions rpc_options = options_.rpc;
+    rpc_options.endpoint_id = static_cast<uint16_t>(id);
+    rpc_options.huge_pages = false;
+    return std::move(*tern::Rpc<tern::Sim>::create(nexus, transport_options, rpc_options));
   }
   void boot_server(Index& index) {
     Host& host = simulation_->host(0);

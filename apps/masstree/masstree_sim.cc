@@ -15,7 +15,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <new>
 #include <string>
@@ -105,14 +104,11 @@ Costs measure(Index& index) {
   return costs;
 }
 
-/// Parses a text such as "600,700,20000,1500,5000". Returns false if the text has another form.
-bool parse_costs(const std::string& text, Costs& costs) {
-  unsigned long long ns[5];
-  char rest;
-  const int read =
-      std::sscanf(text.c_str(), "%llu,%llu,%llu,%llu,%llu%c", &ns[0], &ns[1], &ns[2], &ns[3], &ns[4], &rest);
-  if (read != 5) return false;
-  costs = {{nanoseconds(ns[0]), nanoseconds(ns[1]), nanoseconds(ns[2])}, nanoseconds(ns[3]), nanoseconds(ns[4])};
+/// Parses --step_ns. Returns false if it has another form.
+bool parse_costs(Costs& costs) {
+  std::array<nanoseconds, 5> ns;
+  if (!programs::parse_times(FLAGS_step_ns, ns)) return false;
+  costs = {{ns[0], ns[1], ns[2]}, ns[3], ns[4]};
   return true;
 }
 
@@ -143,6 +139,7 @@ void print(const ordered::Cluster<Index>& cluster, const Costs& costs) {
   programs::Report report;
   report.bench = "masstree_sim";
   report.params = {{"index", Index::kName},
+                   {"cc", FLAGS_cc},
                    {"server_threads", FLAGS_server_threads},
                    {"workers", FLAGS_workers},
                    {"client_hosts", FLAGS_client_hosts},
@@ -160,6 +157,7 @@ void print(const ordered::Cluster<Index>& cluster, const Costs& costs) {
                    {"scan_ns", costs.steps[2].count()},
                    {"hand_over_ns", costs.hand_over.count()},
                    {"wake_up_ns", costs.wake_up.count()}};
+  if (!FLAGS_transport_options.empty()) report.params["transport_options"] = FLAGS_transport_options;
   for (const auto& one : ordered::kMeasured) {
     const ordered::PhaseReport phase = cluster.report(one.phase);
     if (phase.gets.count() == 0) continue;
@@ -188,10 +186,10 @@ int main(int argc, char** argv) {
                              "--step_ns=600,700,20000,1500,5000",
                              programs::Scope::kSimulated))
     return 1;
-  if (!check_flags()) return 1;
+  if (!programs::check_flags_in_simulation({"cpus", "drop", "seconds"}) || !check_flags()) return 1;
   Costs costs = {};
-  if (!FLAGS_step_ns.empty() && !parse_costs(FLAGS_step_ns, costs)) {
-    return programs::fail("--step_ns must be five times in nanoseconds, as in 600,700,20000,1500,5000");
+  if (!FLAGS_step_ns.empty() && !parse_costs(costs)) {
+    return programs::fail("--step_ns must be five times in ns, at most 1000000000, as in 600,700,20000,1500,5000");
   }
   try {
     // The load's own inserts stay far below the server's bound.
@@ -211,6 +209,10 @@ int main(int argc, char** argv) {
     options.load.scan_keys = static_cast<uint32_t>(FLAGS_scan_keys);
     options.load.seed = FLAGS_seed;
     options.costs = costs;
+    options.rpc = programs::rpc_options(0);
+    options.set_transport_options = [](tern::Sim::Options& of_endpoint) {
+      programs::apply_transport_flags(of_endpoint);
+    };
     ordered::Cluster<Index> cluster(index, options);
     const std::string problem = cluster.run({Phase::kPlain, Phase::kScansInWorkers, Phase::kScansInLoops},
                                             nanoseconds(static_cast<int64_t>(FLAGS_milliseconds * 1e6)));

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,16 @@ class Run {
   }
 
  private:
+  static tern::Sim::Options transport_options(Host& host) {
+    tern::Sim::Options options = host.transport_options();
+    programs::apply_transport_flags(options);
+    return options;
+  }
+  static tern::RpcOptions rpc_options() {
+    tern::RpcOptions options = programs::rpc_options(0);
+    options.huge_pages = false;
+    return options;
+  }
   void boot(uint32_t i) {
     (void)simulation_->host(i).boot([this, i](Host& host) {
       replicated::ReplicaOptions options;
@@ -91,8 +102,8 @@ class Run {
       options.port.on_step = [this, &host](replicated::Step step, bool begins) { on_step(host, step, begins); };
       for (uint32_t j = 0; j < FLAGS_replicas; j++) options.replicas.emplace_back(j + 1, simulation_->host(j).uri());
       auto node = std::make_shared<Node>();
-      const std::string problem = node->open(host.uri(), host.nexus_options(), host.transport_options(),
-                                             {.huge_pages = false}, storages_[i], options);
+      const std::string problem =
+          node->open(host.uri(), host.nexus_options(), transport_options(host), rpc_options(), storages_[i], options);
       if (!problem.empty()) programs::fail("%s", problem.c_str());
       (void)host.run(*node->rpc);
       return node;
@@ -102,8 +113,7 @@ class Run {
     (void)simulation_->host(static_cast<uint32_t>(FLAGS_replicas)).boot([this](Host& host) {
       auto program = std::make_shared<ClientProgram>();
       program->nexus = std::move(*tern::Nexus::create(host.uri(), host.nexus_options()));
-      program->rpc =
-          std::move(*tern::Rpc<tern::Sim>::create(*program->nexus, host.transport_options(), {.huge_pages = false}));
+      program->rpc = std::move(*tern::Rpc<tern::Sim>::create(*program->nexus, transport_options(host), rpc_options()));
       replicated::LoadOptions options;
       options.client.cluster = 1;
       for (uint32_t i = 0; i < FLAGS_replicas; i++) options.client.replicas.push_back(simulation_->host(i).uri());
@@ -136,17 +146,6 @@ class Run {
                                                        ///< members
 };
 
-/// Parses a text such as "900,500,600,300,400". Returns false if the text has another form.
-bool parse_times(const std::string& text, StepTimes& times) {
-  std::array<unsigned long long, replicated::kEchoCharge> ns;
-  char rest;
-  if (std::sscanf(text.c_str(), "%llu,%llu,%llu,%llu,%llu%c", &ns[0], &ns[1], &ns[2], &ns[3], &ns[4], &rest) != 5) {
-    return false;
-  }
-  for (size_t i = 0; i < ns.size(); i++) times[i] = std::chrono::nanoseconds(ns[i]);
-  return true;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -155,7 +154,8 @@ int main(int argc, char** argv) {
           argc, argv,
           "Latency of PUTs of 16 B keys and 64 B values in a simulated CX5 cluster. Example: raft_sim "
           "--json --step_ns=900,500,600,300,400",
-          programs::Scope::kSimulated))
+          programs::Scope::kSimulated) ||
+      !programs::check_flags_in_simulation({"drop", "seconds"}))
     return 1;
   if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024 ||
       FLAGS_batch_max < 1 || FLAGS_batch_max > 1024 || FLAGS_operations < 1) {
@@ -169,8 +169,8 @@ int main(int argc, char** argv) {
     const auto measured = replicated::measure_steps(FLAGS_replicas, FLAGS_operations);
     if (!measured) return 1;
     times = *measured;
-  } else if (!parse_times(FLAGS_step_ns, times)) {
-    return programs::fail("--step_ns must be five times in nanoseconds, as in 900,500,600,300,400");
+  } else if (!programs::parse_times(FLAGS_step_ns, std::span(times).first<replicated::kEchoCharge>())) {
+    return programs::fail("--step_ns must be five times in ns, at most 1000000000, as in 900,500,600,300,400");
   }
   Run run(times);
   if (!run.run()) return 1;
@@ -178,7 +178,8 @@ int main(int argc, char** argv) {
   const programs::Latencies* leader = run.leader_latencies();
   programs::Report report;
   report.bench = "raft_sim";
-  report.params = {{"replicas", FLAGS_replicas},
+  report.params = {{"cc", FLAGS_cc},
+                   {"replicas", FLAGS_replicas},
                    {"clients", FLAGS_clients},
                    {"batch_max", FLAGS_batch_max},
                    {"execute_ns", times[replicated::kExecuteCharge].count()},
@@ -187,6 +188,7 @@ int main(int argc, char** argv) {
                    {"answer_ns", times[replicated::kAnswerCharge].count()},
                    {"settle_ns", times[replicated::kSettleCharge].count()},
                    {"seed", FLAGS_seed}};
+  if (!FLAGS_transport_options.empty()) report.params["transport_options"] = FLAGS_transport_options;
   const auto us = [](uint64_t ns) { return static_cast<double>(ns) / 1e3; };
   report.metrics["put_krps"] = static_cast<double>(load.puts.count()) / load.seconds / 1e3;
   report.metrics["put_p50_us"] = us(load.puts.quantile_ns(0.5));

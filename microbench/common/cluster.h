@@ -48,12 +48,7 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
     }
     return true;
   }
-  for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "cpus", "dup",
-                           "reorder", "corrupt", "delay", "delay_us_max", "ready_fd", "page", "log"}) {
-    if (!is_given(name)) continue;
-    fail("--%s does not work in a simulation, which has one thread and its own network", name);
-    return false;
-  }
+  if (!check_flags_in_simulation({"cpus"})) return false;
   if (FLAGS_frame_bytes < 578 || FLAGS_frame_bytes > 9018) {
     fail("--frame_bytes=%s is not between 578 and 9018", std::to_string(FLAGS_frame_bytes).c_str());
     return false;

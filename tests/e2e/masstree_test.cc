@@ -253,6 +253,11 @@ TEST(MasstreeSim, scans_in_workers_leave_gets_alone) {
   EXPECT_GT(metric(outcome, "summary", "get_p99_dispatch_ratio"), 1.5);
   EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 5625);
   EXPECT_EQ(run(command).output, outcome.output);
+  // Options of the transport change packets.
+  const Outcome other = run(command + " --transport_options=safe_frame_bytes=578 --cc=none");
+  ASSERT_EQ(other.code, 0) << other.output;
+  EXPECT_NE(metric(other, "summary", "trace_hash"), metric(outcome, "summary", "trace_hash"));
+  EXPECT_THAT(other.output, HasSubstr("\"cc\":\"none\""));
 }
 
 TEST(MasstreeFlags, flags_that_make_no_sense) {
@@ -265,7 +270,15 @@ TEST(MasstreeFlags, flags_that_make_no_sense) {
       {"masstree --phases=", "--phases must be a list of"},
       {"masstree --role=client --server=127.0.0.1:9 --transport=udp", "no index server at tern://127.0.0.1:9"},
       {"masstree_sim --keys=3", "--keys must be between 1 for each client thread"},
-      {"masstree_sim --step_ns=1,2,3", "--step_ns must be five times in nanoseconds"},
+      {"masstree_sim --step_ns=1,2,3", "--step_ns must be five times in ns"},
+      {"masstree_sim --step_ns=1,2,3,4,5,", "--step_ns must be five times in ns"},
+      {"masstree_sim --step_ns=-1,2,3,4,5", "--step_ns must be five times in ns"},
+      {"masstree_sim --step_ns=99999999999999999999,2,3,4,5", "at most 1000000000"},
+      {"masstree_sim --role=server", "--role does not work in a simulation"},
+      {"masstree_sim --log", "--log does not work in a simulation"},
+      {"masstree_sim --seconds=1", "--seconds has no effect"},
+      {"masstree_sim --drop=0.1", "--drop has no effect"},
+      {"masstree_sim --cpus=0", "--cpus has no effect"},
       {"masstree_sim --milliseconds=0", "--milliseconds must be above 0"}};
   for (const auto& [command, sentence] : wrong) {
     const Outcome outcome = run(command);

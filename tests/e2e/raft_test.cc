@@ -278,4 +278,7 @@ TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
   EXPECT_THAT(run("raft_sim --batch_max=0").output, HasSubstr("--batch_max between 1 and 1024"));
   EXPECT_THAT(run("raft_sim --batch_max=1025").output, HasSubstr("--batch_max between 1 and 1024"));
   EXPECT_THAT(run("raft_sim --operations=0").output, HasSubstr("--operations at least 1"));
+  EXPECT_THAT(run("raft_sim --step_ns=-1,2,3,4,5").output, HasSubstr("--step_ns must be five times in ns"));
+  EXPECT_THAT(run("raft_sim --wait=block").output, HasSubstr("--wait does not work in a simulation"));
+  EXPECT_THAT(run("raft_sim --seconds=1").output, HasSubstr("--seconds has no effect"));
 }
