@@ -23,8 +23,13 @@ constexpr uint32_t kServer = 0;
 constexpr uint32_t kClient = 1;
 constexpr uint16_t kPut = 1;
 constexpr Duration kWarmUp = std::chrono::milliseconds(10);
-/// Maximum length of the run without loss. It may be short because all of its requests take the same time.
-constexpr Duration kLosslessMax = std::chrono::milliseconds(100);
+/// Maximum length of the run without loss, which includes several requests. It may be short because all of its requests
+/// take the same time.
+Duration lossless_max(const tern::sim::Topology& topology) {
+  const auto bits_per_sec = static_cast<double>(topology.links().front().options.bits_per_sec);
+  const double request_seconds = static_cast<double>(FLAGS_size) * 8 / bits_per_sec;
+  return std::max<Duration>(std::chrono::milliseconds(100), Duration(static_cast<int64_t>(4e9 * request_seconds)));
+}
 
 /// Sends one request at a time. The next request follows at once.
 class Sender {
@@ -212,7 +217,7 @@ int main(int argc, char** argv) {
   const Duration length = programs::virtual_seconds();
   const bool has_loss = FLAGS_drop > 0;
   auto report = programs::run_experiment<Loss>("loss", topology, exit_code, 0.0,
-                                               has_loss ? std::min(length, kLosslessMax) : length);
+                                               has_loss ? std::min(length, lossless_max(topology)) : length);
   if (!report) return exit_code;
   if (has_loss) {
     const auto lossless_gbps = report->metrics[Loss::kBandwidth].get<double>();

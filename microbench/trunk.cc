@@ -39,6 +39,10 @@ class Sender {
   Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
 
   tern::Status open(const std::string& server) {
+    const auto listener = [this](const tern::SessionEvent& event) {
+      if (!event.status.ok()) cluster_.fail("a session has ended", event.status);
+    };
+    if (tern::Status status = endpoint_.on_session_event(listener); !status.ok()) return status;
     auto session = endpoint_.create_session(server, {.window = 1});
     if (!session.ok()) return session.status();
     session_ = *session;
@@ -92,6 +96,14 @@ class Sender {
 
 uint32_t pairs() { return static_cast<uint32_t>(FLAGS_pairs); }
 
+/// An upper bound of the time in which one packet is answered: 20 round trips over the three cables of a path, each of
+/// which carries a full frame of every pair.
+Duration patience() {
+  const double frames_ns = static_cast<double>(FLAGS_pairs * FLAGS_frame_bytes * 8) / FLAGS_gbps;
+  const auto round_trip_ns = static_cast<int64_t>(2 * 3 * (frames_ns + static_cast<double>(FLAGS_delay_ns)));
+  return milliseconds(100) + 20 * Duration(round_trip_ns);
+}
+
 /// Hosts from 0 on are clients, hosts from --pairs on are servers.
 tern::sim::Topology topology() {
   const tern::sim::LinkOptions cable{static_cast<uint64_t>(FLAGS_gbps * 1e9),
@@ -137,7 +149,7 @@ class Trunk {
       return std::all_of(senders_.begin(), senders_.end(), [&](const auto& sender) { return (*sender.*holds)(); });
     };
     const auto are_open = [&] { return all(&Sender::is_open); };
-    if (!cluster_.run_until(are_open, std::chrono::seconds(10), "opening the sessions")) return false;
+    if (!cluster_.run_until(are_open, 100 * patience(), "opening the sessions")) return false;
 
     cluster_.simulation().set_tap([this](const tern::sim::TappedPacket& packet) {
       if (!packet.has_arrived && packet.from_host < pairs()) ++client_frames_;
@@ -148,7 +160,7 @@ class Trunk {
     began_ = cluster_.simulation().now();
     meters_[0].set_recording(true);
     note(senders_[0]->put_once(programs::payload_bytes(FLAGS_frame_bytes)));
-    if (!cluster_.run_until([this] { return senders_[0]->is_idle(); }, milliseconds(100), "the first request")) {
+    if (!cluster_.run_until([this] { return senders_[0]->is_idle(); }, patience(), "the first request")) {
       return false;
     }
     meters_[0].set_recording(false);

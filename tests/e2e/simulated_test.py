@@ -90,6 +90,10 @@ class Simulated(unittest.TestCase):
         self.assertGreater(got['retransmissions'], 0)
         self.assertNotIn('share', metrics('loss', '--seconds=0.01'))
 
+    def test_loss_of_requests_that_take_longer_than_a_tenth_of_a_second(self):
+        got = metrics('loss', '--drop=1e-5', f'--size={1 << 30}', '--frame_bytes=9018', '--seconds=0.4')
+        self.assertGreater(got['share'], 0.5)
+
     def test_mesh(self):
         got = metrics('session_scale', '--transport=sim', '--nodes=6', '--threads=2', '--seconds=0.001')
         self.assertEqual((got['sessions_per_node'], got['session_ends']), (2 * 11, 2 * 12 * 11))
@@ -111,6 +115,7 @@ class Simulated(unittest.TestCase):
         self.assertGreater(metrics('trunk', '--size=100', '--seconds=0.001')['total_gbps'], 0)
         self.assertNotIn('smallest_share_20ms', metrics('trunk', '--seconds=0.019'))
         self.assertLess(metrics('trunk', '--seconds=0.02')['smallest_share_20ms'], 1)
+        self.assertGreater(metrics('trunk', '--delay_ns=50000000', '--seconds=0.001')['base_rtt_us'], 300_000)
 
     def test_the_same_seed_gives_the_same_figures(self):
         self.assert_repeats('incast', '--degree=4', '--hosts=9', '--background', '--seconds=0.002')
@@ -122,7 +127,8 @@ class Simulated(unittest.TestCase):
                                ('loss', ['--log']), ('incast', ['--page=shm']),
                                ('incast', ['--degree=0']), ('incast', ['--degree=1', '--scenario=join']),
                                ('session_scale', ['--transport=sim', '--sessions=30']), ('session_scale', ['--nodes=4']),
-                               ('session_scale', ['--transport=sim', '--nodes=1']), ('loss', ['--frame_bytes=577'])):
+                               ('session_scale', ['--transport=sim', '--nodes=1']), ('loss', ['--frame_bytes=577']),
+                               ('loss', ['--cpus=0'])):
             with self.subTest(program=program, flags=flags):
                 done = subprocess.run([os.path.join(build_dir, 'microbench', program), *flags], capture_output=True,
                                       text=True, timeout=60, check=False)
