@@ -323,6 +323,10 @@ class Program(unittest.TestCase):
         self.assert_refuses('cannot be read', self.paper('--draw', '/no/such/file'))
         self.assert_refuses('is not a line of results.jsonl', self.paper('--draw', self.write('lines', 'p50 3 us\n')))
         self.assert_refuses('a field is missing', self.paper('--draw', self.write('lines', '{"experiment": 1}\n')))
+        binary = os.path.join(self.directory, 'binary')
+        with open(binary, 'wb') as file:
+            file.write(b'\x89PNG\xff\n')
+        self.assert_refuses('is not a line of results.jsonl', self.paper('--draw', binary))
 
     def test_missing_matplotlib_is_named(self):
         self.write('modules/matplotlib.py', 'raise ImportError\n')

@@ -167,6 +167,10 @@ class Plot(unittest.TestCase):
         self.assert_refuses('cannot be read', self.plot('/no/such/file'))
         self.assert_refuses('is not a JSON line', self.plot(self.file('p50 3 us')))
         self.assert_refuses('is not a JSON line', self.plot(self.file('[1]')))
+        binary = os.path.join(self.directory, 'binary')
+        with open(binary, 'wb') as file:
+            file.write(b'\x89PNG\xff\n')
+        self.assert_refuses('is not a JSON line', self.plot(binary))
         self.assert_refuses('not those of a benchmark', self.plot(self.file({'params': 3, 'metrics': 'x'})))
         self.assert_refuses('not those of a benchmark', self.plot(self.file({'bench': 'ratio', 'ratio_min': 1})))
 
