@@ -243,7 +243,7 @@ std::vector<std::string> other_servers(const programs::Launch& of) {
 /// The part of one process with --launcher: endpoint 0 serves, endpoint 1 is the client.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
-  return programs::play_rank(*launch, cpus, 2, params().dump(), [](const programs::Ranked& ranked) {
+  return programs::play_rank(*launch, cpus, 2, programs::text_of(params()), [](const programs::Ranked& ranked) {
     Run& run = ranked.run;
     const auto add_all = [&](tern::Endpoint& server) {
       const tern::Status status = add_handlers(server);

@@ -396,7 +396,8 @@ int run_ranked(const std::vector<int>& cpus) {
                         {"session_window", FLAGS_session_window},
                         {"size", FLAGS_size},
                         {"seconds", FLAGS_seconds}});
-  return programs::play_rank(*launch, cpus, FLAGS_threads, report.params.dump(), [&](const programs::Ranked& ranked) {
+  const std::string flags = programs::text_of(report.params);
+  return programs::play_rank(*launch, cpus, FLAGS_threads, flags, [&](const programs::Ranked& ranked) {
     programs::MeshLoad load = mesh_load();
     load.run = &ranked.run;
     // Reading the clock for each call would cost a tenth of the call. The number is prime, because with 16 and a

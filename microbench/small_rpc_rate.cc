@@ -454,7 +454,7 @@ Report make_report(const Totals& measured, const Percentiles& latencies_ticks, u
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   const auto threads = static_cast<uint32_t>(FLAGS_threads);
-  const std::string flags = make_report({}, {}, threads, 1).params.dump();
+  const std::string flags = programs::text_of(make_report({}, {}, threads, 1).params);
   return programs::play_rank(*launch, cpus, threads, flags, [threads](const programs::Ranked& ranked) {
     programs::MeshLoad load;
     load.batch = static_cast<uint32_t>(FLAGS_batch);

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "report.h"
+
 namespace programs {
 
 namespace {
@@ -29,7 +31,7 @@ std::string line_of(const tern::LogEvent& event) {
   if (event.packet_bytes != 0) line["packet_bytes"] = event.packet_bytes;
   if (event.count != 0) line["count"] = event.count;
   if (event.left_out != 0) line["left_out"] = event.left_out;
-  return line.dump() + "\n";
+  return text_of(line) + "\n";
 }
 
 }  // namespace

@@ -21,6 +21,10 @@ nlohmann::ordered_json common_params() {
   return params;
 }
 
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string json_of(const Report& report) {
   nlohmann::ordered_json line = {
       {"bench", report.bench}, {"transport", FLAGS_transport}, {"params", report.params}, {"metrics", report.metrics}};
@@ -28,7 +32,7 @@ std::string json_of(const Report& report) {
     line["placement_ns"] = report.placement_ns->second;
     line["placement_ns_min"] = report.placement_ns->first;
   }
-  return line.dump();
+  return text_of(line);
 }
 
 std::optional<Report> report_of(const std::string& json) {
@@ -50,14 +54,14 @@ void print(const Report& report) {
     std::printf("%s over %s\n", report.bench.c_str(), FLAGS_transport.c_str());
     for (const auto& [name, value] : report.params.items()) {
       std::printf("  %-18s %s\n", name.c_str(),
-                  value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+                  value.is_string() ? value.get<std::string>().c_str() : text_of(value).c_str());
     }
     std::printf("  %s\n", std::string(34, '-').c_str());
     for (const auto& [name, value] : report.metrics.items()) {
       if (value.is_number_float()) {
         std::printf("  %-18s %15.3f\n", name.c_str(), value.get<double>());
       } else {
-        std::printf("  %-18s %15s\n", name.c_str(), value.dump().c_str());
+        std::printf("  %-18s %15s\n", name.c_str(), text_of(value).c_str());
       }
     }
     if (report.placement_ns) std::printf("  %-18s %15.0f\n", "placement_ns", report.placement_ns->second);

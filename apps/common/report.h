@@ -24,6 +24,8 @@ struct Report {
 /// The common flags that affect the result of a measurement.
 nlohmann::ordered_json common_params();
 
+/// JSON on one line. Bytes of paths and flags that are not UTF-8 are replaced. Any thread.
+std::string text_of(const nlohmann::ordered_json& json);
 /// The JSON object of a report, without a line break, as print() prints it with --json.
 std::string json_of(const Report& report);
 /// The report of such an object, without the fields that print() does not show; nullopt if `json` is not a report.

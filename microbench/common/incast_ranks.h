@@ -149,7 +149,7 @@ bool play_incast_client(const Ranked& ranked) {
 /// The rest of main() with --launcher.
 template <tern::Transport T>
 int run_ranked_incast(const Launch& launch, const std::vector<int>& cpus) {
-  const std::string flags = incast_ranks_params().dump();
+  const std::string flags = text_of(incast_ranks_params());
   return play_rank(launch, cpus, FLAGS_background ? 2 : 1, flags, [](const Ranked& ranked) {
     return ranked.launch.rank == 0 ? play_incast_victim<T>(ranked) : play_incast_client<T>(ranked);
   });

@@ -70,6 +70,14 @@ class LogTest(unittest.TestCase):
         self.assertEqual([event["log"] for event in theirs][:2], ["nexus_created", "endpoint_created"])
         self.assertIn("session_opened", [event["log"] for event in theirs])
 
+    def test_log_of_a_path_that_is_no_text(self):
+        done = subprocess.run([LATENCY, "--transport=udp", "--log", "--json", "--seconds=0.1", b"--page=/no/such\xff/page"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        missing = [event for event in events_of(done.stderr.splitlines()) if event["log"] == "page_missing"]
+        self.assertEqual(len(missing), 2)  # of both sides
+        self.assertIn("\ufffd", missing[0]["reason"])
+        self.assertEqual(json.loads(done.stdout)["bench"], "latency")
+
     @unittest.skipUnless(DRIVER.exists(), "sanitized builds have no drivers")
     def test_driver_of_both_ends_logs_its_sessions(self):
         done = subprocess.run([DRIVER, "--log", "--rpcs=1", "--sessions=1", "--window=1"], stdin=subprocess.DEVNULL,
