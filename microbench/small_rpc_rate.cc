@@ -507,6 +507,8 @@ bool check_flags() {
     problem = "--pattern must be one of symmetric, client_server";
   } else if (launch && (FLAGS_threads < 1 || FLAGS_threads > 256)) {
     problem = "--threads must be between 1 and 256";
+  } else if (!is_symmetric() && programs::is_given("threads") && FLAGS_threads != 2) {
+    problem = "--pattern=client_server has one thread of each: leave out --threads";
   } else if (!launch && (FLAGS_threads < 2 || FLAGS_threads > 256 || FLAGS_threads % 2 != 0)) {
     problem = "--threads must be an even number between 2 and 256";
   } else if (FLAGS_batch < 1 || FLAGS_window < FLAGS_batch || FLAGS_window > 4096 || FLAGS_window % FLAGS_batch != 0) {

@@ -32,7 +32,7 @@ void copy_message(Byte* to, const Byte* from, size_t bytes) {
 
 /// Checks the drivers' flags. On error it prints a sentence and returns false.
 inline bool check_driver_flags(uint64_t size_max) {
-  for (const char* name : {"role", "processes", "server", "listen", "cpus", "ready_fd"}) {
+  for (const char* name : {"role", "processes", "server", "listen", "cpus", "ready_fd", "seconds"}) {
     if (!programs::is_given(name)) continue;
     programs::fail("--%s does not work here: both sides are in one thread, until --rpcs have completed", name);
     return false;

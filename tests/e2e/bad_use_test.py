@@ -17,7 +17,7 @@ import unittest
 import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
-from refusals import SECONDS_MAX, RefusalTest, become_nobody, run  # noqa: E402
+from refusals import SECONDS_MAX, RefusalTest, become_nobody, run, shortly  # noqa: E402
 
 build_dir = None
 at_most = None
@@ -132,6 +132,7 @@ class BadUse(RefusalTest):
     def test_contradictory_flags_are_refused(self):
         self.assert_all_refused([os.path.join(build_dir, 'microbench', program), *flags] for program, *flags in (
             ('small_rpc_rate', '--threads=1'), ('small_rpc_rate', '--threads=3'),
+            ('small_rpc_rate', '--pattern=client_server', '--threads=8'), ('instructions_driver', '--seconds=2'),
             ('session_scale', '--threads=3', '--sessions=59'), ('session_scale', '--threads=65'),
             ('incast', '--transport=udp', '--degree=0'), ('incast', '--transport=udp', '--degree=0', '--background'),
             ('incast', '--transport=udp', '--scenario=join'), ('incast', '--transport=udp', '--hosts=9'),
@@ -213,7 +214,7 @@ class BadUse(RefusalTest):
         for command in commands:
             with self.subTest(program=os.path.basename(command[0]), flags=command[1:]):
                 try:
-                    done = subprocess.run([*command, '--seconds=0.1'], stdin=subprocess.DEVNULL, capture_output=True,
+                    done = subprocess.run([*command, shortly(command[0])], stdin=subprocess.DEVNULL, capture_output=True,
                                           text=True, timeout=SECONDS_MAX, preexec_fn=restrict, env=environment)
                 except PermissionError:
                     self.skipTest('nobody may not run what was built here')
