@@ -220,7 +220,9 @@ class Client {
       if (!problem.empty()) return problem;
       if (record->version != 0) ++report_.values_checked;
       if (stage_ == Stage::kLoading) checker_.take_over(key.name, record->version);
-      if (stage_ == Stage::kReadingBack && !op.is_measured) ++report_.keys_read_back;
+      if (stage_ == Stage::kReadingBack && !op.is_measured) {
+        ++(record->version != 0 ? report_.keys_read_back : report_.keys_not_stored);
+      }
     }
     if (op.type == kMultiGet && !reader.rest().empty()) return not_kv();
     return {};

@@ -171,10 +171,11 @@ programs::Report report_of(const std::vector<std::unique_ptr<kv::Client>>& clien
   programs::Report report;
   report.bench = "kv";
   report.params = programs::common_params();
-  report.params.update({{"server_threads", FLAGS_server_threads},
-                        {"memory_mb", FLAGS_memory_mb},
-                        {"queue_max", FLAGS_queue_max},
-                        {"client_threads", FLAGS_client_threads},
+  if (FLAGS_role != "client") {  // else the server's own flags decide
+    report.params.update(
+        {{"server_threads", FLAGS_server_threads}, {"memory_mb", FLAGS_memory_mb}, {"queue_max", FLAGS_queue_max}});
+  }
+  report.params.update({{"client_threads", FLAGS_client_threads},
                         {"client", FLAGS_client},
                         {"clients", FLAGS_clients},
                         {"keys", FLAGS_keys},
@@ -215,6 +216,7 @@ programs::Report report_of(const std::vector<std::unique_ptr<kv::Client>>& clien
   };
   add("values_checked", &kv::ClientReport::values_checked);
   add("keys_read_back", &kv::ClientReport::keys_read_back);
+  add("keys_not_stored", &kv::ClientReport::keys_not_stored);
   add("refused_overloaded", &kv::ClientReport::refused_overloaded);
   add("refused_full", &kv::ClientReport::refused_full);
   add("expired", &kv::ClientReport::expired);

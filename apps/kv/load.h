@@ -77,6 +77,7 @@ struct ClientReport {
   double seconds = 0;  ///< length of kRunning
   uint64_t values_checked = 0;
   uint64_t keys_read_back = 0;
+  uint64_t keys_not_stored = 0;  ///< of those that were to be read back: the server has no value
   uint64_t refused_overloaded = 0;
   uint64_t refused_full = 0;
   uint64_t expired = 0;  ///< attempts whose deadline passed

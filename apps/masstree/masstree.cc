@@ -335,11 +335,10 @@ void print(const ClientSide& client, const ServerSide* server) {
   programs::Report report;
   report.bench = "masstree";
   report.params = programs::common_params();
-  report.params.update({{"index", Index::kName},
-                        {"server_threads", client.about().endpoints},
-                        {"workers", FLAGS_workers},
-                        {"keys", client.about().keys},
-                        {"client_threads", FLAGS_client_threads},
+  report.params.update(
+      {{"index", Index::kName}, {"server_threads", client.about().endpoints}, {"keys", client.about().keys}});
+  if (FLAGS_role != "client") report.params["workers"] = FLAGS_workers;  // else the server's own flag decides
+  report.params.update({{"client_threads", FLAGS_client_threads},
                         {"window", FLAGS_window},
                         {"put_share", FLAGS_put_share},
                         {"insert_share", FLAGS_insert_share},

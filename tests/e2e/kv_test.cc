@@ -195,6 +195,8 @@ TEST_P(KvProgram, every_read_value_is_checked) {
     EXPECT_GT(run.metric(name), 0) << name;
   }
   EXPECT_EQ(run.metric("keys_read_back"), 1001);
+  EXPECT_EQ(run.metric("keys_not_stored"), 0);
+  EXPECT_EQ(run.metric("memory_mb"), 64);
   EXPECT_EQ(run.metric("lost") + run.metric("reconnects") + run.metric("refused_full"), 0);
   EXPECT_EQ(run.error(), "");
 }
@@ -227,7 +229,9 @@ TEST_P(KvStore, full_store_refuses_and_counts_the_refusals) {
   ASSERT_EQ(run.exit_code(), 0) << run.error();
   EXPECT_GT(run.metric("refused_full"), 0);
   EXPECT_GT(run.metric("values_checked"), 0) << "stored values can be read";
-  EXPECT_EQ(run.metric("keys_read_back"), 2000);
+  EXPECT_GT(run.metric("keys_not_stored"), 0);
+  EXPECT_EQ(run.metric("keys_read_back") + run.metric("keys_not_stored"), 2000);
+  EXPECT_EQ(run.out().find("memory_mb"), std::string::npos) << "the client does not know the server's flags";
   EXPECT_EQ(server_run.interrupt(), 0);
   EXPECT_THAT(server_run.error(), HasSubstr("store full"));
 }

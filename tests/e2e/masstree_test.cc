@@ -155,6 +155,7 @@ TEST_P(Masstree, a_server_outlives_its_clients) {
     const Outcome outcome = run(client);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_GT(metric(outcome, "plain", "refused_full"), 0) << "the index has room for 20 new keys";
+    EXPECT_EQ(outcome.output.find("\"workers\""), std::string::npos) << "the client does not know the server's flags";
   }
   EXPECT_EQ(server.end(SIGINT), 0);
 }
