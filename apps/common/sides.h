@@ -71,7 +71,7 @@ class ServerProcess {
   /// True until the process ends by itself.
   bool is_running();
 
-  /// Asks the process to end, and kills it after two seconds.
+  /// Asks the process to end, and kills it after 20 seconds.
   void stop();
   /// Kills the process.
   void kill();
