@@ -31,7 +31,10 @@ DEFINE_uint64(hosts, 0, "sim: hosts of the cluster, at most 200; 0: as many as n
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
 DEFINE_uint64(background_size, 64 << 10,
               "sim and --launcher: bytes of a request and of its response in the background");
-DEFINE_uint64(credits, 0, "maximum number of packets of a flow in flight, 1 to 2048; 0: the victim's endpoint decides");
+DEFINE_uint64(
+    credits, 0,
+    "maximum number of packets of a flow in flight, 1 to 2048; 0: the victim's endpoint decides. A request has "
+    "at most 512 KiB in flight, 547 packets of 1024-byte frames, whatever the credits");
 
 namespace {
 

@@ -118,7 +118,8 @@ struct RpcOptions {
   /// Full packets that one client may have in flight to this endpoint (its credits). 0: the capacity of the receive
   /// queue, and of the incoming link if the transport knows it, divided by the active clients. 1 to 2048: this number,
   /// for experiments and for round trips without load of more than 25 us. The limit is counted in bytes, and is at most
-  /// 2160 packets of 2 KiB where the transport's receive queue is memory (udp).
+  /// 2160 packets of 2 KiB where the transport's receive queue is memory (udp). One message has at most 512 KiB in
+  /// flight, whatever the limit.
   uint32_t credit_limit = 0;
   /// How the loop waits for packets. Use kPoll if a CPU may be spent on it, kBlock if not.
   Wait wait = Wait::kAdaptive;
