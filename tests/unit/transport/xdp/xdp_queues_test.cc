@@ -21,47 +21,14 @@ namespace {
 
 using xdp::Lane;
 
-class XdpQueues : public XdpTest {
+class XdpQueues : public WideTest {
  protected:
   void SetUp() override {
     XdpTest::SetUp();
     if (IsSkipped()) return;
-    const std::string far = Far::path();
-    ASSERT_TRUE(
-        run("ip link add wide0 numrxqueues 4 numtxqueues 4 type veth peer name wide1 numrxqueues 4 "
-            "numtxqueues 4 netns " +
-            far));
-    ASSERT_TRUE(run("ip addr add 10.80.0.1/24 dev wide0 && ip link set wide0 up"));
-    ASSERT_TRUE(run("nsenter --net=" + far + " ip addr add 10.80.0.2/24 dev wide1"));
-    ASSERT_TRUE(run("nsenter --net=" + far + " ip link set wide1 up"));
-    ASSERT_TRUE(run_until({}, [] { return run("ip link show wide0 | grep -q LOWER_UP"); }));
-  }
-  void TearDown() override { (void)run("ip link del wide0"); }
-
-  static Xdp::Options near(uint32_t queues = 0) {
-    Xdp::Options options;
-    options.interface = "wide0";
-    options.queues = queues;
-    return options;
-  }
-  static Xdp::Options far(uint32_t queues = 0) {
-    Xdp::Options options = near(queues);
-    options.interface = "wide1";
-    options.netns = Far::path();
-    return options;
+    make_cable("numrxqueues 4 numtxqueues 4", "numrxqueues 4 numtxqueues 4");
   }
 };
-
-/// Sends `count` packets and waits for their arrival. Only `ends` run meanwhile.
-void expect_passes(End& from, End& to, const std::vector<test::AnyEnd*>& ends, uint32_t count = 100) {
-  const PeerId peer = connect(from, to);
-  const size_t before = to.got.size();
-  for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(run_until(ends, [&] { return from.send(peer, i); }));
-  from->flush();
-  ASSERT_TRUE(run_until(ends, [&] { return to.got.size() == before + count; })) << to.got.size() - before;
-  for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(to.got[before + i].number, i);
-  from->disconnect(peer);
-}
 
 /// Runs the endpoint until it is ready to sleep.
 bool falls_asleep(End& end) {
