@@ -89,6 +89,11 @@ Result<Interface> read(const Request& request, F&& missing) {
 
 }  // namespace
 
+std::string Interface::present_name() const {
+  char present[IF_NAMESIZE];
+  return if_indextoname(index, present) != nullptr ? present : name;
+}
+
 bool Interface::has_address(const base::SocketAddress& address) const { return has(addresses, address); }
 
 bool Interface::is_tentative(const base::SocketAddress& address) const { return has(tentative, address); }

@@ -21,10 +21,10 @@ class Request;
 struct Interface {
   uint32_t index = 0;  ///< from 1
   std::string name;
-  frames::MacAddress mac;   ///< 00:00:00:00:00:00: the interface has no address of six bytes
-  uint32_t mtu_bytes = 0;   ///< of IP packets
-  bool is_up = false;       ///< an administrator has switched it on
-  bool is_running = false;  ///< the interface is up, and its link is ready
+  frames::MacAddress mac;    ///< 00:00:00:00:00:00: the interface has no address of six bytes
+  uint32_t mtu_bytes = 0;    ///< of IP packets
+  bool is_up = false;        ///< an administrator has switched it on
+  bool is_running = false;   ///< the interface is up, and its link is ready
   bool is_loopback = false;
   uint16_t vlan = 0;    ///< VLAN id, 1 to 4094, of a VLAN device; else 0
   uint32_t parent = 0;  ///< index of the interface below a VLAN device; 0: none, or in another network namespace
@@ -35,6 +35,8 @@ struct Interface {
   /// IPv6 addresses that the kernel is still testing for uniqueness, as it does again after the interface was down.
   std::vector<base::SocketAddress> tentative;
 
+  /// The name that the interface has now in the calling thread's network namespace; `name` if it is gone.
+  std::string present_name() const;
   /// These calls do not compare port and scope.
   bool has_address(const base::SocketAddress& address) const;
   bool is_tentative(const base::SocketAddress& address) const;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "base/descriptor.h"
 
@@ -18,17 +19,6 @@ namespace tern::transport::xdp {
 namespace {
 
 constexpr uint32_t kRulesMax = 1u << 16;  ///< a larger number from a device is not trusted
-
-/// Sends one of ethtool's commands. Returns 0 or an error number.
-int ask_device(int socket, const std::string& interface, void* command) {
-  ifreq request{};
-  if (interface.size() >= sizeof(request.ifr_name)) return ENODEV;
-  std::copy(interface.begin(), interface.end(), request.ifr_name);
-  request.ifr_data = static_cast<char*>(command);
-  return ioctl(socket, SIOCETHTOOL, &request) == 0 ? 0 : errno;
-}
-
-base::Descriptor open_socket() { return base::Descriptor(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)); }
 
 }  // namespace
 
@@ -58,10 +48,16 @@ bool is_same_flow(const ethtool_rx_flow_spec& one, const ethtool_rx_flow_spec& o
          std::ranges::equal(one.m_u.hdata, other.m_u.hdata);
 }
 
-FlowRules::FlowRules(const std::string& interface)
-    : ask_([interface, socket = std::make_shared<base::Descriptor>(open_socket())](void* command) {
-        return ask_device(socket->get(), interface, command);
-      }) {}
+Ask ask_interface(uint32_t index) {
+  auto own = std::make_shared<base::Descriptor>(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return [index, own = std::move(own)](void* command) {
+    ifreq request{};
+    request.ifr_ifindex = static_cast<int>(index);
+    if (ioctl(own->get(), SIOCGIFNAME, &request) != 0) return errno;
+    request.ifr_data = static_cast<char*>(command);
+    return ioctl(own->get(), SIOCETHTOOL, &request) == 0 ? 0 : errno;
+  };
+}
 
 std::optional<uint32_t> FlowRules::place_for(const ethtool_rx_flow_spec& rule) {
   ethtool_rxnfc count{};
@@ -112,20 +108,14 @@ void FlowRules::remove(uint32_t location) {
   (void)ask_(&command);
 }
 
-int ask_device(const std::string& interface, void* command) {
-  return ask_device(open_socket().get(), interface, command);
-}
-
-uint32_t receive_queues(const std::string& interface) {
-  const base::Descriptor socket = open_socket();
+uint32_t receive_queues(const Ask& ask) {
   ethtool_channels channels{};
   channels.cmd = ETHTOOL_GCHANNELS;
-  if (ask_device(socket.get(), interface, &channels) == 0)
-    return std::max(1u, channels.rx_count + channels.combined_count);
+  if (ask(&channels) == 0) return std::max(1u, channels.rx_count + channels.combined_count);
   // A device without channels may report the number of queues that its rules can choose.
   ethtool_rxnfc rings{};
   rings.cmd = ETHTOOL_GRXRINGS;
-  if (ask_device(socket.get(), interface, &rings) == 0 && rings.data <= kRulesMax)
+  if (ask(&rings) == 0 && rings.data <= kRulesMax)
     return std::max(1u, static_cast<uint32_t>(rings.data));
   return 1;
 }

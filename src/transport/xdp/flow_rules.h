@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "base/address.h"
@@ -23,13 +22,16 @@ ethtool_rx_flow_spec rule_for(const base::SocketAddress& address, uint32_t queue
 /// True if both match the same datagrams; queue and location are not compared.
 bool is_same_flow(const ethtool_rx_flow_spec& one, const ethtool_rx_flow_spec& other);
 
+/// Sends one of ethtool's commands to a device. Returns 0 or an error number.
+using Ask = std::function<int(void* command)>;
+/// Sends them to the interface of this index, whatever its name is at the time. Keeps to the network namespace of the
+/// thread that calls this.
+Ask ask_interface(uint32_t index);
+
 /// The rules of an interface, in the network namespace of the thread that makes this object.
 class FlowRules {
  public:
-  /// Sends one of ethtool's commands to a device. Returns 0 or an error number.
-  using Ask = std::function<int(void* command)>;
-
-  explicit FlowRules(const std::string& interface);
+  explicit FlowRules(uint32_t interface) : FlowRules(ask_interface(interface)) {}
   explicit FlowRules(Ask ask) : ask_(std::move(ask)) {}
 
   /// Adds a rule and returns its location. Returns nothing if the device accepts no rules, or not this one. An equal
@@ -43,9 +45,7 @@ class FlowRules {
   Ask ask_;
 };
 
-/// Sends one of ethtool's commands to the driver of an interface. Returns 0 or an error number.
-int ask_device(const std::string& interface, void* command);
-/// The number of receive queues that the interface uses now, at least 1.
-uint32_t receive_queues(const std::string& interface);
+/// The number of receive queues that a device uses now, at least 1.
+uint32_t receive_queues(const Ask& ask);
 
 }  // namespace tern::transport::xdp

@@ -29,10 +29,10 @@ constexpr uint64_t kLateNs = 1'000'000'000;
 constexpr uint64_t kSendNs = 20'000'000;
 
 /// The rate of a link that the driver does not report: 10 Gbit/s.
-uint64_t link_megabits(const std::string& interface) {
+uint64_t link_megabits(uint32_t interface) {
   ethtool_cmd link{};
   link.cmd = ETHTOOL_GSET;
-  const uint32_t speed = ask_device(interface, &link) == 0 ? ethtool_cmd_speed(&link) : 0;
+  const uint32_t speed = ask_interface(interface)(&link) == 0 ? ethtool_cmd_speed(&link) : 0;
   return speed == 0 || speed == static_cast<uint32_t>(SPEED_UNKNOWN) ? 10'000 : speed;
 }
 
@@ -131,8 +131,8 @@ Status Port::start() {
   take_messages();
   const neighbours::Interface& interface = choice_.interface;
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
-  device_queues_ = receive_queues(interface.name);
-  link_bytes_per_sec_ = link_megabits(interface.name) * 1'000'000 / 8;
+  device_queues_ = receive_queues(ask_interface(interface.index));
+  link_bytes_per_sec_ = link_megabits(interface.index) * 1'000'000 / 8;
   AttachOptions options;
   if (choice_.wish != Wish::kBest) options.mode = choice_.wish == Wish::kGeneric ? Mode::kGeneric : Mode::kNative;
   auto steering = Steering::open(interface, options);
@@ -193,7 +193,8 @@ void Port::log_mode() {
 Status Port::add_queue(bool* is_none_left) {
   *is_none_left = false;
   Queue::Choice wanted;
-  wanted.interface = choice_.interface.name;
+  wanted.interface_index = choice_.interface.index;
+  wanted.interface = choice_.interface.present_name();
   wanted.frame_bytes = frame_bytes_;
   wanted.receive_frames = choice_.receive_buffers;
   wanted.may_copy = choice_.wish != Wish::kZeroCopy;
@@ -218,9 +219,9 @@ Status Port::add_queue(bool* is_none_left) {
   *is_none_left = true;
   const std::string queues = std::to_string(device_queues_);
   return status_of(kNames, Code::kUnavailable, "all receive queues of the network interface are taken",
-                   {"all receive queues of ", choice_.interface.name, " (", queues,
+                   {"all receive queues of ", wanted.interface, " (", queues,
                     ") are taken by other processes: end one of them, or give the interface more queues (ethtool -L ",
-                    choice_.interface.name, ")"});
+                    wanted.interface, ")"});
 }
 
 uint32_t Port::lanes_at(uint32_t queue) const {
@@ -280,9 +281,10 @@ Result<Port::Spot> Port::choose_spot() {
     best = find_emptiest();
   }
   if (uint32_t place = 0; find_place(best, &place)) return Spot{best, place};
-  return status_of(kNames, Code::kUnavailable, "all places at the queues of the network interface are taken",
-                   {"16 endpoints share each queue of ", choice_.interface.name,
-                    ", which is the maximum: raise Xdp::Options::queues, or use fewer endpoints"});
+  const std::string name = choice_.interface.present_name();
+  return status_of(
+      kNames, Code::kUnavailable, "all places at the queues of the network interface are taken",
+      {"16 endpoints share each queue of ", name, ", which is the maximum: raise Xdp::Options::queues, or use fewer endpoints"});
 }
 
 // ---- Endpoints

@@ -39,7 +39,7 @@ namespace tern::transport::xdp {
 enum class Wish : uint8_t { kBest, kZeroCopy, kNative, kGeneric };
 
 struct PortChoice {
-  neighbours::Interface interface;  ///< in the calling thread's network namespace
+  neighbours::Interface interface;  ///< in the calling thread's network namespace; its index stays, its name may not
   Wish wish = Wish::kBest;
   uint32_t queues = 0;  ///< 0: one for each endpoint, while there are free ones
   uint32_t receive_buffers = 2048;

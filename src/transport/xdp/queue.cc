@@ -1,6 +1,7 @@
 #include "transport/xdp/queue.h"
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -139,6 +140,8 @@ int Queue::open_socket(bool has_zero_copy) {
       xsk_socket__create(&socket, choice_.interface.c_str(), choice_.number, umem_.get(), &received_, &sent_, &config);
   if (error != 0) return -error;
   socket_.reset(socket);
+  // Otherwise the name has gone to another interface, and libxdp may have used that one. The socket does not tell.
+  if (if_nametoindex(choice_.interface.c_str()) != choice_.interface_index) return ENODEV;
   leave_out_of_children(received_, sizeof(xdp_desc));
   leave_out_of_children(sent_, sizeof(xdp_desc));
   descriptor_ = xsk_socket__fd(socket);

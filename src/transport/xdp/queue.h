@@ -41,13 +41,14 @@ class TERN_API Queue {
 
   struct Choice {
     std::string interface;  ///< name in the calling thread's network namespace
+    uint32_t interface_index = 0;
     uint32_t number = 0;
     uint32_t frame_bytes = 2048;     ///< 2048 or 4096; a received frame has kHeadroomBytes less
     uint32_t receive_frames = 2048;  ///< a power of two
     bool may_copy = true, may_zero_copy = true;
   };
-  /// kUnavailable: no permission, too little locked memory, the driver refuses, no such queue; or another socket has
-  /// the queue, in which case `*is_taken` is set. kNoMemory.
+  /// kUnavailable: no permission, too little locked memory, the driver refuses, no such queue, the name is not that of
+  /// the interface with the index; or another socket has the queue, in which case `*is_taken` is set. kNoMemory.
   static Result<std::unique_ptr<Queue>> open(const Choice& choice, bool* is_taken);
   ~Queue();
   Queue(const Queue&) = delete;

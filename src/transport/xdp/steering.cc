@@ -25,11 +25,11 @@ Status refuse(const char* otherwise, std::initializer_list<std::string_view> par
 }  // namespace
 
 Steering::Steering(const neighbours::Interface& interface, Owner owner, Attachment attachment)
-    : index_(interface.index),
-      name_(interface.name),
+    : interface_(interface),
+      index_(interface.index),
       owner_(std::move(owner)),
       attachment_(std::move(attachment)),
-      rules_(interface.name) {}
+      rules_(interface.index) {}
 
 Result<std::unique_ptr<Steering>> Steering::open(const neighbours::Interface& interface, const AttachOptions& options) {
   Result<Owner> owner = Owner::create();
@@ -80,13 +80,14 @@ Status Steering::add_socket(uint32_t queue, int socket) {
   if (bpf_map_update_elem(program().map(Map::kSockets), &queue, &socket, BPF_NOEXIST) != 0) error = errno;
   if (error == EEXIST) {
     return refuse("xdp: another process has the queue",
-                  {"xdp: another process has queue ", std::to_string(queue), " of ", name_,
-                   ": choose another queue, or give the interface more, as with ethtool -L ", name_, " combined 4"});
+                  {"xdp: another process has queue ", std::to_string(queue), " of ", interface_.present_name(),
+                   ": choose another queue, or give the interface more, as with ethtool -L ", interface_.present_name(),
+                   " combined 4"});
   }
   if (error == E2BIG) {
     return refuse("xdp: the number of the queue is too large",
-                  {"xdp: queue ", std::to_string(queue), " of ", name_, " is not below ", std::to_string(kQueuesMax),
-                   ": choose another queue"});
+                  {"xdp: queue ", std::to_string(queue), " of ", interface_.present_name(), " is not below ",
+                   std::to_string(kQueuesMax), ": choose another queue"});
   }
   if (error == 0) error = program().set_queue_owner(queue, owner_.number());
   if (error == 0) {
@@ -95,8 +96,8 @@ Status Steering::add_socket(uint32_t queue, int socket) {
   }
   if (error == ENOMEM) return kNoMemory;
   return refuse("xdp: the kernel refused the socket of a queue",
-                {"xdp: the kernel refused the socket of queue ", std::to_string(queue), " of ", name_, " (",
-                 std::strerror(error), "): see the kernel's log"});
+                {"xdp: the kernel refused the socket of queue ", std::to_string(queue), " of ",
+                 interface_.present_name(), " (", std::strerror(error), "): see the kernel's log"});
 }
 
 void Steering::remove_socket(uint32_t queue) {
@@ -117,8 +118,9 @@ Status Steering::add_port(const base::SocketAddress& address, uint32_t queue) {
   PortEntry entry{};
   if (program().find_port(key, &entry) == 0) {
     if (owner_.is_alive(entry.owner)) {
-      return refuse("xdp: another process has the UDP port at the interface",
-                    {"xdp: another process has ", address.to_text(), " at ", name_, ": choose another port"});
+      return refuse(
+          "xdp: another process has the UDP port at the interface",
+          {"xdp: another process has ", address.to_text(), " at ", interface_.present_name(), ": choose another port"});
     }
     remove(key, entry.rule);
   }
@@ -130,8 +132,9 @@ Status Steering::add_port(const base::SocketAddress& address, uint32_t queue) {
   }
   remove(key, entry.rule);
   if (error != E2BIG) return kNoMemory;
-  return refuse("xdp: too many endpoints at the interface", {"xdp: ", name_, " has ", std::to_string(kPortsMax),
-                                                             " endpoints of tern, which is the maximum: use fewer"});
+  return refuse("xdp: too many endpoints at the interface",
+                {"xdp: ", interface_.present_name(), " has ", std::to_string(kPortsMax),
+                 " endpoints of tern, which is the maximum: use fewer"});
 }
 
 void Steering::remove_port(const base::SocketAddress& address) {

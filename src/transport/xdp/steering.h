@@ -78,8 +78,8 @@ class Steering {
   void sweep();
   void remove(const PortKey& key, uint32_t rule);
 
-  const uint32_t index_;    ///< of the interface
-  const std::string name_;  ///< of the interface
+  const neighbours::Interface interface_;
+  const uint32_t index_;  ///< of the interface
   Owner owner_;
   Attachment attachment_;
   FlowRules rules_;

@@ -143,13 +143,29 @@ TEST(XdpFlowRules, device_that_refuses_has_no_rules) {
   EXPECT_EQ(rules.add(kIpv6, 1), std::nullopt);
 }
 
-class XdpInterfaces : public tern::test::XdpNetworkTest {};
+class XdpInterfaces : public tern::test::XdpNetworkTest {
+ protected:
+  static uint32_t queues(const char* name) {
+    return receive_queues(ask_interface(tern::test::XdpNetwork::interface(name).index));
+  }
+};
 
 TEST_F(XdpInterfaces, veth_takes_no_rules_and_tells_its_queues) {
-  EXPECT_EQ(FlowRules(std::string("xdp0")).add(kIpv4, 1), std::nullopt);
-  EXPECT_EQ(receive_queues("xdp0"), tern::test::XdpNetwork::kQueues);
-  EXPECT_EQ(receive_queues("lo"), 1u);
-  EXPECT_EQ(receive_queues("a_name_that_is_too_long"), 1u);
+  const auto xdp0 = tern::test::XdpNetwork::interface("xdp0");
+  EXPECT_EQ(FlowRules(xdp0.index).add(kIpv4, 1), std::nullopt);
+  EXPECT_EQ(queues("xdp0"), tern::test::XdpNetwork::kQueues);
+  EXPECT_EQ(queues("lo"), 1u);
+  EXPECT_EQ(receive_queues(ask_interface(999)), 1u);
+}
+
+TEST_F(XdpInterfaces, interface_is_asked_by_whatever_name_it_has) {
+  const auto xdp0 = tern::test::XdpNetwork::interface("xdp0");
+  const Ask ask = ask_interface(xdp0.index);
+  ASSERT_TRUE(tern::test::run("ip link set xdp0 down && ip link set xdp0 name other0"));
+  EXPECT_EQ(xdp0.present_name(), "other0");
+  EXPECT_EQ(receive_queues(ask), tern::test::XdpNetwork::kQueues);
+  ASSERT_TRUE(tern::test::run("ip link del other0"));
+  EXPECT_EQ(xdp0.present_name(), "xdp0");
 }
 
 }  // namespace
