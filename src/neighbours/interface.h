@@ -23,6 +23,7 @@ struct Interface {
   std::string name;
   frames::MacAddress mac;    ///< 00:00:00:00:00:00: the interface has no address of six bytes
   uint32_t mtu_bytes = 0;    ///< of IP packets
+  uint32_t send_queues = 0;  ///< those that the driver has made, of which it may use fewer
   bool is_up = false;        ///< an administrator has switched it on
   bool is_running = false;   ///< the interface is up, and its link is ready
   bool is_loopback = false;

@@ -248,6 +248,7 @@ std::optional<Interface> read_link(const nlmsghdr& message) {
     if (type == IFLA_IFNAME) interface.name = read_text(payload).substr(0, IFNAMSIZ - 1);
     if (type == IFLA_ADDRESS) interface.mac = read_mac(payload).value_or(frames::MacAddress());
     if (type == IFLA_MTU) read(payload, &interface.mtu_bytes);
+    if (type == IFLA_NUM_TX_QUEUES) read(payload, &interface.send_queues);
     if (type == IFLA_LINK) read(payload, &parent);
     if (type == IFLA_LINK_NETNSID) is_parent_here = false;
     if (type == IFLA_LINKINFO) interface.vlan = read_vlan(payload);

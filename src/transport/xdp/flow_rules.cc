@@ -108,15 +108,16 @@ void FlowRules::remove(uint32_t location) {
   (void)ask_(&command);
 }
 
-uint32_t receive_queues(const Ask& ask) {
+uint32_t queue_pairs(const Ask& ask, uint32_t send_queues_max) {
   ethtool_channels channels{};
   channels.cmd = ETHTOOL_GCHANNELS;
-  if (ask(&channels) == 0) return std::max(1u, channels.rx_count + channels.combined_count);
+  if (ask(&channels) == 0)
+    return std::max(1u, channels.combined_count + std::min(channels.rx_count, channels.tx_count));
   // A device without channels may report the number of queues that its rules can choose.
   ethtool_rxnfc rings{};
   rings.cmd = ETHTOOL_GRXRINGS;
   if (ask(&rings) == 0 && rings.data <= kRulesMax)
-    return std::max(1u, static_cast<uint32_t>(rings.data));
+    return std::clamp(static_cast<uint32_t>(rings.data), 1u, std::max(send_queues_max, 1u));
   return 1;
 }
 

@@ -45,7 +45,8 @@ class FlowRules {
   Ask ask_;
 };
 
-/// The number of receive queues that a device uses now, at least 1.
-uint32_t receive_queues(const Ask& ask);
+/// The number of receive queues that a device uses now and that have a send queue of the same number, at least 1.
+/// `send_queues_max` holds for devices that report no channels.
+uint32_t queue_pairs(const Ask& ask, uint32_t send_queues_max);
 
 }  // namespace tern::transport::xdp

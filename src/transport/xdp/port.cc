@@ -131,7 +131,7 @@ Status Port::start() {
   take_messages();
   const neighbours::Interface& interface = choice_.interface;
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
-  device_queues_ = receive_queues(ask_interface(interface.index));
+  device_queues_ = queue_pairs(ask_interface(interface.index), interface.send_queues);
   link_bytes_per_sec_ = link_megabits(interface.index) * 1'000'000 / 8;
   AttachOptions options;
   if (choice_.wish != Wish::kBest) options.mode = choice_.wish == Wish::kGeneric ? Mode::kGeneric : Mode::kNative;

@@ -143,19 +143,58 @@ TEST(XdpFlowRules, device_that_refuses_has_no_rules) {
   EXPECT_EQ(rules.add(kIpv6, 1), std::nullopt);
 }
 
+/// Frames of an endpoint leave by the send queue that has the number of its receive queue.
+TEST(XdpFlowRules, queues_are_counted_that_receive_and_send) {
+  const auto pairs = [](uint32_t receive, uint32_t send, uint32_t both) {
+    return queue_pairs(
+        [&](void* bytes) {
+          auto* const channels = static_cast<ethtool_channels*>(bytes);
+          if (channels->cmd != ETHTOOL_GCHANNELS) return EOPNOTSUPP;
+          channels->rx_count = receive;
+          channels->tx_count = send;
+          channels->combined_count = both;
+          return 0;
+        },
+        64);
+  };
+  EXPECT_EQ(pairs(0, 0, 8), 8u);
+  EXPECT_EQ(pairs(4, 1, 0), 1u);
+  EXPECT_EQ(pairs(1, 4, 0), 1u);
+  EXPECT_EQ(pairs(4, 0, 0), 1u);
+  EXPECT_EQ(pairs(2, 3, 4), 6u);
+
+  const auto without_channels = [](uint64_t rings, uint32_t send_queues_max) {
+    return queue_pairs(
+        [&](void* bytes) {
+          auto* const command = static_cast<ethtool_rxnfc*>(bytes);
+          if (command->cmd != ETHTOOL_GRXRINGS) return EOPNOTSUPP;
+          command->data = rings;
+          return 0;
+        },
+        send_queues_max);
+  };
+  EXPECT_EQ(without_channels(4, 8), 4u);
+  EXPECT_EQ(without_channels(4, 2), 2u);
+  EXPECT_EQ(without_channels(0, 2), 1u);
+  EXPECT_EQ(without_channels(4, 0), 1u);
+  EXPECT_EQ(queue_pairs([](void*) { return EOPNOTSUPP; }, 8), 1u);
+}
+
 class XdpInterfaces : public tern::test::XdpNetworkTest {
  protected:
-  static uint32_t queues(const char* name) {
-    return receive_queues(ask_interface(tern::test::XdpNetwork::interface(name).index));
+  static uint32_t pairs(const char* name) {
+    const auto interface = tern::test::XdpNetwork::interface(name);
+    return queue_pairs(ask_interface(interface.index), interface.send_queues);
   }
 };
 
 TEST_F(XdpInterfaces, veth_takes_no_rules_and_tells_its_queues) {
   const auto xdp0 = tern::test::XdpNetwork::interface("xdp0");
+  EXPECT_EQ(xdp0.send_queues, tern::test::XdpNetwork::kQueues);
   EXPECT_EQ(FlowRules(xdp0.index).add(kIpv4, 1), std::nullopt);
-  EXPECT_EQ(queues("xdp0"), tern::test::XdpNetwork::kQueues);
-  EXPECT_EQ(queues("lo"), 1u);
-  EXPECT_EQ(receive_queues(ask_interface(999)), 1u);
+  EXPECT_EQ(pairs("xdp0"), tern::test::XdpNetwork::kQueues);
+  EXPECT_EQ(pairs("lo"), 1u);
+  EXPECT_EQ(queue_pairs(ask_interface(999), 4), 1u);
 }
 
 TEST_F(XdpInterfaces, interface_is_asked_by_whatever_name_it_has) {
@@ -163,7 +202,7 @@ TEST_F(XdpInterfaces, interface_is_asked_by_whatever_name_it_has) {
   const Ask ask = ask_interface(xdp0.index);
   ASSERT_TRUE(tern::test::run("ip link set xdp0 down && ip link set xdp0 name other0"));
   EXPECT_EQ(xdp0.present_name(), "other0");
-  EXPECT_EQ(receive_queues(ask), tern::test::XdpNetwork::kQueues);
+  EXPECT_EQ(queue_pairs(ask, 4), tern::test::XdpNetwork::kQueues);
   ASSERT_TRUE(tern::test::run("ip link del other0"));
   EXPECT_EQ(xdp0.present_name(), "xdp0");
 }

@@ -1,4 +1,4 @@
-// Endpoints over AF_XDP at an interface whose name changes.
+// Endpoints over AF_XDP at an interface whose name changes, or that has fewer send queues than receive queues.
 #include <net/if.h>
 
 #include <string>
@@ -28,6 +28,15 @@ class XdpInterface : public WideTest {
     return options;
   }
 };
+
+TEST_F(XdpInterface, receive_queue_without_a_send_queue__is_no_endpoints) {
+  make_cable("numrxqueues 4 numtxqueues 1", kFour);
+  End peer(far()), first(near()), second(near());
+  ASSERT_TRUE(second.status.ok()) << second.status.message();
+  EXPECT_EQ(second->port().queue_count(), 1u);
+  expect_passes(first, peer, {&first, &peer});
+  expect_passes(second, peer, {&second, &peer});
+}
 
 TEST_F(XdpInterface, queue_of_a_name_that_another_interface_has__is_refused) {
   make_cable(kFour, kFour);
