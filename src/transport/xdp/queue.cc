@@ -264,12 +264,17 @@ void Queue::empty_completion_ring() {
 Queue::Kicked Queue::kick(uint64_t& system_calls) {
   if (xsk_ring_prod__needs_wakeup(&sent_) == 0) return Kicked::kAll;
   // In copy mode a call moves at most 32 frames, and returns EAGAIN if there are more.
-  for (uint32_t calls = 0; calls < kSendFrames && has_unsent(); ++calls) {
-    const uint32_t before = __atomic_load_n(sent_.consumer, __ATOMIC_RELAXED);
+  for (uint32_t calls = 0; calls < kSendFrames; ++calls) {
+    const uint32_t before = __atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE);
+    if (__atomic_load_n(sent_.producer, __ATOMIC_RELAXED) == before) break;
     ++system_calls;
-    if (sendto(descriptor_, nullptr, 0, MSG_DONTWAIT, nullptr, 0) >= 0) return Kicked::kAll;
+    const bool is_sent = sendto(descriptor_, nullptr, 0, MSG_DONTWAIT, nullptr, 0) >= 0;
+    const bool has_moved = __atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE) != before;
+    // In copy mode the kernel skips a queue that is above the interface's send queues without an error. In zero-copy
+    // mode the call only wakes the driver.
+    if (is_sent) return has_moved || is_zero_copy_ ? Kicked::kAll : Kicked::kDown;
     if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV) return Kicked::kDown;
-    if (__atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE) == before) return Kicked::kSome;
+    if (!has_moved) return Kicked::kSome;
   }
   return Kicked::kAll;
 }

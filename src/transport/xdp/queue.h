@@ -94,7 +94,7 @@ class TERN_API Queue {
   enum class Kicked : uint8_t {
     kAll,   ///< the kernel has taken all frames, or will take them without another call
     kSome,  ///< the kernel is short of memory, or busy: kick() again
-    kDown,  ///< the interface is down; the ring keeps the frames until it is up
+    kDown,  ///< the interface is down, or has no such send queue now; the ring keeps the frames until this is over
   };
   /// Makes the kernel send what is in the ring. Counts system calls.
   Kicked kick(uint64_t& system_calls);
@@ -118,9 +118,6 @@ class TERN_API Queue {
   void add_to_send_ring(std::span<const Send> frames) REQUIRES(sending_);
   void empty_completion_ring() REQUIRES(sending_);
   void wake_driver() const;
-  bool has_unsent() const {
-    return __atomic_load_n(sent_.producer, __ATOMIC_RELAXED) != __atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE);
-  }
 
   const Choice choice_;
   const size_t memory_bytes_;

@@ -197,7 +197,7 @@ class TERN_API XdpImpl : public DefaultMembers {
 
   uint32_t kernel_looks_ = 1;
   uint32_t until_events_ = kEventLooks;
-  bool is_down_ = false;  ///< the interface was down when frames were last sent
+  bool is_down_ = false;  ///< the interface or its send queue was down when frames were last sent
   bool is_armed_ = false;
   Options options_;
   uint32_t delay_target_ns_;

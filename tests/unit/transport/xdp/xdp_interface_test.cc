@@ -1,15 +1,42 @@
-// Endpoints over AF_XDP at an interface whose name changes, or that has fewer send queues than receive queues.
+// Endpoints over AF_XDP at an interface whose queues or name change, or that has fewer send queues than receive queues.
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/descriptor.h"
 #include "transport/xdp/port.h"
 #include "unit/transport/xdp/xdp_fixture.h"
 
 namespace tern::transport::xdp_test {
 namespace {
 
+using testing::AssertionResult;
+
 constexpr const char* kFour = "numrxqueues 4 numtxqueues 4";
+
+/// Changes the queues that an interface of this namespace uses, as `ethtool -L` does.
+AssertionResult set_queues(const char* interface, uint32_t receive, uint32_t send) {
+  const base::Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, interface);
+  ethtool_channels channels{};
+  channels.cmd = ETHTOOL_SCHANNELS;
+  channels.rx_count = receive;
+  channels.tx_count = send;
+  request.ifr_data = reinterpret_cast<char*>(&channels);
+  if (ioctl(socket.get(), SIOCETHTOOL, &request) == 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << std::strerror(errno);
+}
 
 class XdpInterface : public WideTest {
  protected:
@@ -36,6 +63,31 @@ TEST_F(XdpInterface, receive_queue_without_a_send_queue__is_no_endpoints) {
   EXPECT_EQ(second->port().queue_count(), 1u);
   expect_passes(first, peer, {&first, &peer});
   expect_passes(second, peer, {&second, &peer});
+}
+
+/// The kernel reports no error for such a queue.
+TEST_F(XdpInterface, queue_without_a_send_queue__is_down_until_it_has_one) {
+  make_cable(kFour, kFour);
+  ASSERT_TRUE(set_queues("wide0", 4, 1));
+  bool is_taken = false;
+  auto queue = xdp::Queue::open(
+      {.interface = "wide0", .interface_index = if_nametoindex("wide0"), .number = 3, .may_zero_copy = false},
+      &is_taken);
+  ASSERT_TRUE(queue.ok()) << queue.status().message();
+  constexpr uint32_t kFrame = 7, kBytes = 60;
+  std::fill_n((*queue)->send_frame(kFrame), kBytes, std::byte{0xff});
+  const xdp::Queue::Send frame{kFrame, kBytes};
+  (*queue)->submit({&frame, 1});
+  uint64_t calls = 0;
+  EXPECT_EQ((*queue)->kick(calls), xdp::Queue::Kicked::kDown);
+  (*queue)->reap();
+  EXPECT_FALSE((*queue)->is_done(kFrame));
+  ASSERT_TRUE(set_queues("wide0", 4, 4));
+  EXPECT_EQ((*queue)->kick(calls), xdp::Queue::Kicked::kAll);
+  EXPECT_TRUE(run_until({}, [&] {
+    (*queue)->reap();
+    return (*queue)->is_done(kFrame);
+  }));
 }
 
 TEST_F(XdpInterface, queue_of_a_name_that_another_interface_has__is_refused) {
