@@ -131,7 +131,6 @@ Status Port::start() {
   take_messages();
   const neighbours::Interface& interface = choice_.interface;
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
-  device_queues_ = queue_pairs(ask_interface(interface.index), interface.send_queues);
   link_bytes_per_sec_ = link_megabits(interface.index) * 1'000'000 / 8;
   AttachOptions options;
   if (choice_.wish != Wish::kBest) options.mode = choice_.wish == Wish::kGeneric ? Mode::kGeneric : Mode::kNative;
@@ -188,6 +187,11 @@ void Port::log_mode() {
 
 // ---- Queues
 
+/// Queues that can have a socket, which receives and sends. `ethtool -L` changes their number.
+uint32_t Port::device_queues() const {
+  return queue_pairs(ask_interface(choice_.interface.index), choice_.interface.send_queues);
+}
+
 /// Takes the first free queue. A queue that was closed a moment ago counts as taken. The kernel frees it under the lock
 /// that attaching the program takes, so that this process's queues are free again when its next port opens.
 Status Port::add_queue(bool* is_none_left) {
@@ -201,7 +205,8 @@ Status Port::add_queue(bool* is_none_left) {
   wanted.may_zero_copy = choice_.wish != Wish::kNative && steering_->mode() == Mode::kNative;
   const size_t count = owned_queues_.size();
   if (!base::try_reserve(owned_queues_, count + 1) || !base::try_reserve(places_, count + 1)) return kNoMemory;
-  for (uint32_t number = 0; number < device_queues_ && count < kQueuesMax; ++number) {
+  const uint32_t all = device_queues();
+  for (uint32_t number = 0; number < all && count < kQueuesMax; ++number) {
     const auto has_number = [&](const auto& queue) { return queue->number() == number; };
     if (std::any_of(owned_queues_.begin(), owned_queues_.end(), has_number)) continue;
     wanted.number = number;
@@ -217,7 +222,7 @@ Status Port::add_queue(bool* is_none_left) {
     return {};
   }
   *is_none_left = true;
-  const std::string queues = std::to_string(device_queues_);
+  const std::string queues = std::to_string(all);
   return status_of(kNames, Code::kUnavailable, "all receive queues of the network interface are taken",
                    {"all receive queues of ", wanted.interface, " (", queues,
                     ") are taken by other processes: end one of them, or give the interface more queues (ethtool -L ",

@@ -103,6 +103,7 @@ class TERN_API Port {
   explicit Port(const PortChoice& choice);
   Status start();
   Status add_queue(bool* is_none_left) REQUIRES(mutex_);
+  uint32_t device_queues() const;
   Result<Spot> choose_spot() REQUIRES(mutex_);
   Result<Slot*> take_slot() REQUIRES(mutex_);
   bool take_back_places(uint32_t queue) REQUIRES(mutex_);
@@ -123,7 +124,6 @@ class TERN_API Port {
 
   const PortChoice choice_;
   uint32_t frame_bytes_ = 2048;
-  uint32_t device_queues_ = 1;
   uint64_t link_bytes_per_sec_ = 1;
   bool has_zero_copy_ = false;
   bool is_native_ = false;

@@ -97,6 +97,17 @@ TEST_F(XdpInterface, queue_of_a_name_that_another_interface_has__is_refused) {
   test::expect_refusal(queue.status(), "xdp", Code::kUnavailable, "the network interface wide0 is gone");
 }
 
+TEST_F(XdpInterface, queues_added_later__are_used) {
+  make_cable(kFour, "numrxqueues 4 numtxqueues 1");
+  ASSERT_TRUE(set_queues("wide0", 1, 1));
+  End first(near());
+  ASSERT_TRUE(first.status.ok()) << first.status.message();
+  ASSERT_TRUE(set_queues("wide0", 4, 4));
+  End second(near()), third(near());
+  ASSERT_TRUE(third.status.ok()) << third.status.message();
+  EXPECT_EQ(first->port().queue_count(), 3u);
+}
+
 TEST_F(XdpInterface, renamed_interface__takes_further_endpoints) {
   make_cable(kFour, kFour);
   End first(near()), peer(far());
