@@ -287,9 +287,12 @@ Result<Port::Spot> Port::choose_spot() {
   }
   if (uint32_t place = 0; find_place(best, &place)) return Spot{best, place};
   const std::string name = choice_.interface.present_name();
+  const bool has_more = choice_.queues != 0 && choice_.queues < device_queues();
+  const std::string remedy =
+      has_more ? "raise Xdp::Options::queues" : "give the interface more queues (ethtool -L " + name + ")";
   return status_of(
       kNames, Code::kUnavailable, "all places at the queues of the network interface are taken",
-      {"16 endpoints share each queue of ", name, ", which is the maximum: raise Xdp::Options::queues, or use fewer endpoints"});
+      {"16 endpoints share each queue of ", name, ", which is the maximum: ", remedy, ", or use fewer endpoints"});
 }
 
 // ---- Endpoints

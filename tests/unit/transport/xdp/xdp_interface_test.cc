@@ -54,6 +54,14 @@ class XdpInterface : public WideTest {
     options.interface = "new0";
     return options;
   }
+  static std::string why_one_more(uint32_t queues) {
+    std::vector<std::unique_ptr<End>> ends;
+    for (uint32_t i = 0; i < xdp::Queue::kPlaces; ++i) {
+      ends.push_back(std::make_unique<End>(near(queues)));
+      EXPECT_TRUE(ends.back()->status.ok()) << ends.back()->status.message();
+    }
+    return std::string(End(near(queues)).status.message());
+  }
 };
 
 TEST_F(XdpInterface, receive_queue_without_a_send_queue__is_no_endpoints) {
@@ -130,6 +138,19 @@ TEST_F(XdpInterface, renamed_interface__is_not_mistaken_for_another_with_its_old
   End second(renamed());
   ASSERT_TRUE(second.status.ok()) << second.status.message();
   expect_passes(second, peer, {&first, &second, &peer});
+}
+
+TEST_F(XdpInterface, one_endpoint_too_many__is_told_what_there_is_to_change) {
+  make_cable("numrxqueues 2 numtxqueues 2", kFour);
+  EXPECT_NE(why_one_more(1).find("raise Xdp::Options::queues"), std::string::npos) << why_one_more(1);
+  ASSERT_TRUE(run("ip link del wide0"));
+  make_cable("numrxqueues 1 numtxqueues 1", "numrxqueues 1 numtxqueues 1");
+  for (const uint32_t queues : {0u, 1u}) {
+    const std::string why = why_one_more(queues);
+    EXPECT_NE(why.find("16 endpoints share each queue of wide0"), std::string::npos) << why;
+    EXPECT_NE(why.find("(ethtool -L wide0)"), std::string::npos) << why;
+    EXPECT_EQ(why.find("raise"), std::string::npos) << why;
+  }
 }
 
 }  // namespace
