@@ -1,10 +1,10 @@
 // tern's XDP program: which received frames go to AF_XDP sockets, and its maps. Transport layer; control events only.
 //
 // The program runs for each frame that the interface receives. It finds UDP datagrams over IPv4 without options or
-// fragments, and over IPv6 without extension headers, in frames without a VLAN tag. If the destination address and port
-// have an owner, and the receive queue has the same owner, the frame goes to the queue's socket. Everything else goes
-// to the kernel. The program does not check checksums and lengths: the process that receives the frame checks
-// everything.
+// fragments, and over IPv6 without extension headers, in frames without a VLAN tag. A tag that the NIC has taken out of
+// the frame is not seen, so such a frame counts as one without. If the destination address and port have an owner, and
+// the receive queue has the same owner, the frame goes to the queue's socket. Everything else goes to the kernel. The
+// program does not check checksums and lengths: the process that receives the frame checks everything.
 //
 // It is written as instructions, so that no compiler for eBPF is needed when tern is built or run. Kernels: 5.3 for a
 // redirect that falls back to XDP_PASS, 5.8 for lists of links, 5.9 for links of XDP; older kernels have netlink.

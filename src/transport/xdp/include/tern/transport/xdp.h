@@ -21,6 +21,10 @@ class XdpImpl;
 /// join the program that another process has attached (CAP_SYS_ADMIN); and Linux 5.9: with an older kernel a program
 /// stays behind at the interface, until another process finds it. The peer may be a plain UDP socket as far as the
 /// frames are concerned, if its NIC or `ethtool -K` makes its checksums complete.
+///
+/// An endpoint at an interface without a VLAN also receives datagrams to its address and port from VLANs whose tags the
+/// NIC takes out of the frames. Where VLANs are to be separate, `ethtool -K eth0 rxvlan off` leaves the tags in the
+/// frames, which then go to the kernel.
 struct Xdp {
   static constexpr std::string_view kName = "xdp";  ///< the peers' endpoints must have the same
   using Impl = transport::XdpImpl;                  ///< for the library
