@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <initializer_list>
 #include <string_view>
+#include <system_error>
 
 #include "base/address.h"
 #include "base/status_text.h"
@@ -47,16 +49,18 @@ uint16_t descriptors(uint32_t wanted, const rte_eth_desc_lim& limits) {
   return static_cast<uint16_t>(std::min((count + align - 1) / align * align, most / align * align));
 }
 
-/// The length of a ring that differs from the setup of its queue.
+/// The length of a receive ring that differs from the setup of its queue.
 uint32_t ring_frames_of(const DpdkDevice& device) {
   constexpr uint32_t kLogMax = 14;
   const DriverFaults& faults = faults_of(device.info.driver_name);
-  if (faults.ring_log_argument.empty()) return UINT16_MAX;
-  const size_t at = device.arguments.find(faults.ring_log_argument);
-  if (at == std::string::npos) return 1u << faults.ring_log_default;
-  const std::string_view value = std::string_view(device.arguments).substr(at + faults.ring_log_argument.size());
-  const uint32_t log = base::parse_u16(value.substr(0, value.find(','))).value_or(faults.ring_log_default);
-  return 1u << std::min(log, kLogMax);
+  if (faults.ring_default == 0) return UINT16_MAX;
+  const size_t at = faults.ring_argument.empty() ? std::string::npos : device.arguments.find(faults.ring_argument);
+  if (at == std::string::npos) return faults.ring_default;
+  const std::string_view behind = std::string_view(device.arguments).substr(at + faults.ring_argument.size());
+  uint32_t value = 0;
+  if (std::from_chars(behind.data(), behind.data() + behind.size(), value).ec != std::errc())
+    return faults.ring_default;
+  return faults.is_ring_log ? 1u << std::min(value, kLogMax) : value;
 }
 
 /// With zero-copy=yes the peer of a memif has the sender's mbufs, and cannot reach other memory.

@@ -53,6 +53,7 @@ TEST(DpdkInterrupts, frame_whose_interrupt_an_endpoint_in_a_handler_has_taken__w
   const auto port = open_port(choice_of("net_virtio_user0;path=" + path, "10.0.0.2/24"));
   ASSERT_NE(port, nullptr);
   ASSERT_TRUE(port->facts().has_interrupts);
+  EXPECT_EQ(port->facts().receive_descriptors, 256);  // of the 512 that are wished
   wait_for_link(*port);
   {
     TestLane busy(*port), asleep(*port);

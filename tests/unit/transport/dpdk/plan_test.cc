@@ -180,6 +180,26 @@ TEST(DpdkPlan, descriptors__keep_the_limits_of_the_driver) {
   EXPECT_EQ(of(512, 0, 0, 0), 512);
 }
 
+TEST(DpdkPlan, ring_whose_length_the_driver_does_not_report__is_known) {
+  const auto of = [](const char* driver, const char* arguments) {
+    DpdkDevice device = plain();
+    device.info.driver_name = driver;
+    device.arguments = arguments;
+    return plan_dpdk(device, {}, DpdkSteering::kShared)->receive_descriptors;
+  };
+  EXPECT_EQ(of("net_af_packet", "iface=eth1"), 512);
+  EXPECT_EQ(of("net_af_packet", "iface=eth1,framecnt=2048"), 2048);
+  EXPECT_EQ(of("net_af_packet", "framecnt=100000,iface=eth1"), 4096);
+  EXPECT_EQ(of("net_af_packet", "framecnt=x"), 512);
+  EXPECT_EQ(of("net_virtio_user", "path=/run/a.sock"), 256);
+  EXPECT_EQ(of("net_virtio_user", "path=/run/a.sock,queue_size=1024,queues=1"), 1024);
+  EXPECT_EQ(of("net_virtio", ""), 256);
+  EXPECT_EQ(of("net_memif", "role=server"), 1024);
+  EXPECT_EQ(of("net_memif", "rsize=8,role=server"), 256);
+  EXPECT_EQ(of("net_memif", "rsize=12"), 4096);
+  EXPECT_EQ(of("net_nic", "framecnt=512"), 4096);
+}
+
 TEST(DpdkPlan, message_memory__is_gathered_only_where_the_device_reaches_it) {
   const auto gathers = [](const DpdkDevice& device) { return plan_dpdk(device, {}, DpdkSteering::kShared)->gathers; };
   DpdkDevice device = nic();
