@@ -180,12 +180,10 @@ Status PortCore::configure(const DpdkPlan& plan) {
         {"dpdk: the program has started the port ", facts_.name, " itself: stop it, or use another device"});
   }
   if (error != 0) return why_refused(facts_.name, "its configuration", error);
-  uint16_t mtu_bytes = 0;
-  if (rte_eth_dev_get_mtu(id_, &mtu_bytes) == 0 && mtu_bytes != plan.mtu_bytes) {
-    error = rte_eth_dev_set_mtu(id_, static_cast<uint16_t>(plan.mtu_bytes));
-    if (error != 0) return why_refused(facts_.name, "the MTU of Dpdk::Options::mtu", error);
-  }
-  return {};
+  // The configuration's MTU only sizes buffers, and is what rte_eth_dev_get_mtu() returns from now on.
+  if (choice_.mtu_bytes != 0) error = rte_eth_dev_set_mtu(id_, static_cast<uint16_t>(plan.mtu_bytes));
+  if (error == -ENOTSUP) error = 0;  // a device without an MTU of its own
+  return error == 0 ? Status() : why_refused(facts_.name, "the MTU of Dpdk::Options::mtu", error);
 }
 
 Status PortCore::make_queues(const DpdkPlan& plan) {

@@ -48,6 +48,20 @@ class DpdkAfPacket : public testing::Test {
   static inline const char* missing_ = nullptr;
 };
 
+TEST_F(DpdkAfPacket, wished_mtu__becomes_the_interface_s) {
+  {
+    const auto port = open_port(choice());
+    ASSERT_NE(port, nullptr);
+    EXPECT_EQ(mtu(), 1000u);
+  }
+  DpdkChoice wish = choice();
+  wish.mtu_bytes = 1400;
+  const auto port = open_port(wish);
+  ASSERT_NE(port, nullptr);
+  EXPECT_EQ(port->facts().mtu_bytes, 1400u);
+  EXPECT_EQ(mtu(), 1400u);
+}
+
 TEST_F(DpdkAfPacket, queue__is_as_long_as_the_driver_s_ring) {
   const auto frames_of = [](const char* more) {
     const auto port = open_port(choice(more));
