@@ -51,6 +51,11 @@ Result<OwnAddress> OwnAddress::parse(std::string_view address, std::string_view 
     return refuse("option address: not the address of one host",
                   {"option address: ", address, " is not the address of one host: choose another one"});
   }
+  if (ip->is_link_local()) {
+    return refuse("option address: a link-local address",
+                  {"option address: ", address,
+                   " is a link-local address, which peers cannot tell from their own: choose a global one"});
+  }
   if (gateway.empty()) return own;
   own.gateway = base::SocketAddress::parse_ip(gateway);
   if (!own.gateway || own.gateway->scope() != 0 || own.gateway->family() != ip->family()) {

@@ -55,6 +55,14 @@ TEST(OwnAddressTest, bad_address_is_refused_with_the_option) {
   }
 }
 
+/// connect() refuses such an address of a peer, because it may be of another link.
+TEST(OwnAddressTest, link_local_address_is_refused_of_ipv6_only) {
+  EXPECT_EQ(refusal("fe80::1/64"),
+            "option address: fe80::1/64 is a link-local address, which peers cannot tell from their own: choose a "
+            "global one");
+  EXPECT_EQ(refusal("169.254.3.1/16"), "");
+}
+
 TEST(OwnAddressTest, bad_gateway_is_refused_with_the_option) {
   for (const char* text : {"x", "fd00::1", "10.0.0.254/24", "10.0.1.1", "10.0.0.1", "10.0.0.0", "10.0.0.255"}) {
     EXPECT_THAT(refusal("10.0.0.1/24", text), HasSubstr("option gateway: ")) << text;
