@@ -136,15 +136,20 @@ Status DeviceHandle::find(const DeviceText& text) {
   return status;
 }
 
-Status DeviceHandle::find_only() {
-  uint16_t count = 0;
+uint32_t DeviceHandle::free_ports(uint16_t* port_id) {
+  uint32_t count = 0;
   uint16_t id = 0;
   RTE_ETH_FOREACH_DEV(id) {
     char name[RTE_ETH_NAME_MAX_LEN];
     if (rte_eth_dev_get_name_by_port(id, name) == 0 && find_kept(name) != kept_devices().end()) continue;
-    port_id_ = id;
+    *port_id = id;
     ++count;
   }
+  return count;
+}
+
+Status DeviceHandle::find_only() {
+  const uint32_t count = free_ports(&port_id_);
   if (count == 1) return {};
   port_id_ = RTE_MAX_ETHPORTS;
   if (count == 0) {

@@ -36,6 +36,8 @@ class DeviceHandle {
   /// the port; the text names the case. kNoMemory. An empty name means the only port that EAL has found.
   static Result<std::unique_ptr<DeviceHandle>> open(const DeviceText& text);
   ~DeviceHandle();
+  /// The number of ports without an owner that EAL has found; `*port_id` becomes the last one's.
+  static uint32_t free_ports(uint16_t* port_id);
   /// Stops the port; after it the driver has returned its mbufs. Must not be called in EAL's interrupt thread.
   void stop() const;
   DeviceHandle(const DeviceHandle&) = delete;

@@ -44,10 +44,8 @@ class DpdkPort::Registry {
           "dpdk: this process was forked from one that has ports of DPDK, which a child cannot use: open them "
           "after the fork");
     }
-    for (const auto& entry : entries_) {
-      const Internals& open = *entry->port->internals_;
-      if (open.text.name != text.name) continue;
-      if (Status status = compare(open, choice, text); !status.ok()) return status;
+    if (Entry* const entry = find(text)) {
+      if (Status status = compare(*entry->port->internals_, choice, text); !status.ok()) return status;
       return share(*entry, std::move(user));
     }
     entries_.reserve(entries_.size() + 1);
@@ -88,6 +86,18 @@ class DpdkPort::Registry {
     bool is_locked = false;  ///< while another port closes
   };
 
+  /// The open port of a device, whose name may be the one that an endpoint gave or the port's own. No name means the
+  /// only port, if EAL has no free one. Null: the device has no open port.
+  Entry* find(const DeviceText& text) REQUIRES(mutex_) {
+    for (const auto& entry : entries_) {
+      if (text.name == entry->port->internals_->text.name || text.name == entry->core().facts().name)
+        return entry.get();
+    }
+    uint16_t id = 0;
+    const bool is_only = text.name.empty() && entries_.size() == 1 && DeviceHandle::free_ports(&id) == 0;
+    return is_only ? entries_.front().get() : nullptr;
+  }
+
   static Status compare(const Internals& open, const DpdkChoice& choice, const DeviceText& text) {
     const DpdkChoice& other = open.choice;
     const char* differs = nullptr;
@@ -101,8 +111,8 @@ class DpdkPort::Registry {
     if (choice.vlan != other.vlan) differs = "vlan";
     if (differs == nullptr) return {};
     return base::status_of(Code::kMisuse, "dpdk: endpoints of one device must have the same options of the device",
-                           {"dpdk: another endpoint of this process has ", open.text.name, " with another ", differs,
-                            ": endpoints of one device must have the same device, eal, address, gateway, ",
+                           {"dpdk: another endpoint of this process has ", open.core->facts().name, " with another ",
+                            differs, ": endpoints of one device must have the same device, eal, address, gateway, ",
                             "queues, mtu, receive_buffers and vlan in Dpdk::Options"});
   }
 
