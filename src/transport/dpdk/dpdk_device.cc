@@ -4,6 +4,7 @@
 #include <net/if.h>
 #include <rte_bus.h>
 #include <rte_dev.h>
+#include <rte_devargs.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <unistd.h>
@@ -55,6 +56,14 @@ std::vector<DeviceText>& kept_devices() {
 std::vector<DeviceText>::iterator find_kept(std::string_view name) {
   std::vector<DeviceText>& kept = kept_devices();
   return std::find_if(kept.begin(), kept.end(), [&](const DeviceText& device) { return device.name == name; });
+}
+
+/// The arguments with which EAL has made the device of a port; may be empty.
+std::string arguments_of(uint16_t port_id) {
+  rte_eth_dev_info info{};
+  if (rte_eth_dev_info_get(port_id, &info) != 0 || info.device == nullptr) return {};
+  const rte_devargs* const made = rte_dev_devargs(info.device);
+  return made == nullptr || made->args == nullptr ? std::string() : made->args;
 }
 
 }  // namespace
@@ -128,7 +137,12 @@ Status DeviceHandle::find(const DeviceText& text) {
     if (rte_eth_dev_info_get(port_id_, &info) == 0) (void)rte_dev_remove(info.device);
     is_plugged_ = false;
   } else if (is_there) {
-    return {};
+    if (text.arguments.empty() || text.arguments == arguments_of(port_id_)) return {};
+    return status_of(
+        Code::kUnavailable, "dpdk: EAL has the device already, with other arguments",
+        {"dpdk: EAL has the device ", text.name,
+         " already, with other arguments, which stay: leave the arguments out of Dpdk::Options::device, or ",
+         "give them to EAL"});
   }
   port_id_ = RTE_MAX_ETHPORTS;
   Status status = plug_in(text, &port_id_);
@@ -208,7 +222,7 @@ Status DeviceHandle::own() {
 Status DeviceHandle::read_facts(const DeviceText& text) {
   char name[RTE_ETH_NAME_MAX_LEN];
   facts_.name = rte_eth_dev_get_name_by_port(port_id_, name) == 0 ? name : text.name;
-  facts_.arguments = text.arguments;
+  facts_.arguments = text.arguments.empty() ? arguments_of(port_id_) : text.arguments;
   if (rte_eth_dev_info_get(port_id_, &facts_.info) != 0) {
     return status_of(Code::kUnavailable, "dpdk: the driver does not describe the device",
                      {"dpdk: the driver does not describe the device ", facts_.name, ": use another one"});

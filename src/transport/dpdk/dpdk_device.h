@@ -32,8 +32,9 @@ Status check_pci_device(const std::string& sysfs, const std::string& address);
 /// (DriverFaults::is_kept_plugged). EAL must run. One thread of the process at a time.
 class DeviceHandle {
  public:
-  /// kUnavailable: there is no such device, the kernel has it, its driver refuses, or another part of the program owns
-  /// the port; the text names the case. kNoMemory. An empty name means the only port that EAL has found.
+  /// kUnavailable: there is no such device, the kernel has it, its driver refuses, EAL has it with other arguments, or
+  /// another part of the program owns the port; the text names the case. kNoMemory. An empty name means the only port
+  /// that EAL has found.
   static Result<std::unique_ptr<DeviceHandle>> open(const DeviceText& text);
   ~DeviceHandle();
   /// The number of ports without an owner that EAL has found; `*port_id` becomes the last one's.

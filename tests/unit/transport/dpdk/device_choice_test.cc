@@ -70,5 +70,17 @@ TEST_F(DpdkDeviceChoice, empty_name__is_no_device__if_several_are_open) {
   EXPECT_NE(why_not("").find("EAL has found no free port"), std::string::npos) << why_not("");
 }
 
+TEST_F(DpdkDeviceChoice, arguments_of_a_device_that_eal_has__are_refused__unless_it_has_them) {
+  ASSERT_EQ(rte_dev_probe("net_null5"), 0);
+  ASSERT_EQ(rte_dev_probe("net_null6,size=128"), 0);
+  EXPECT_EQ(why_not("net_null5;size=256"),
+            "dpdk: EAL has the device net_null5 already, with other arguments, which stay: leave the arguments out of "
+            "Dpdk::Options::device, or give them to EAL");
+  EXPECT_NE(why_not("net_null6;size=256").find("EAL has the device net_null6 already"), std::string::npos);
+  EXPECT_EQ(why_not("net_null5"), "ok");
+  EXPECT_EQ(why_not("net_null6"), "ok");
+  EXPECT_EQ(why_not("net_null6;size=128"), "ok");
+}
+
 }  // namespace
 }  // namespace tern::transport::dpdk_test

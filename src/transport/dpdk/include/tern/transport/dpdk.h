@@ -36,7 +36,8 @@ struct Dpdk {
     static constexpr uint32_t kMtuMax = 9000;            ///< of mtu
 
     /// A PCI address (0000:03:00.0), the name of a port that EAL has, or a virtual device with its arguments, ';'
-    /// between them: "net_memif0;role=server;socket=/run/a.sock". Empty: the only port that EAL has found.
+    /// between them: "net_memif0;role=server;socket=/run/a.sock". A device that EAL has already, because the program or
+    /// `eal` names it, keeps its arguments: others are kUnavailable. Empty: the only port that EAL has found.
     std::string device;
     /// Arguments of EAL, blanks between them. Empty: hugepages if enough are free, else ordinary pages; no files that
     /// other processes share. They hold for the whole process; those of the first endpoint are used.
