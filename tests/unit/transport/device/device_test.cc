@@ -21,6 +21,7 @@ struct Script final : Device {
   Result<Peer> connect(std::span<const std::byte> address, std::string_view) override {
     connects++;
     if (!connect_status.ok()) return connect_status;
+    if (counts_peers) return static_cast<Peer>(connects);
     return 1000 + std::to_integer<Peer>(address[0]);
   }
   void disconnect(Peer peer) override { gone.insert(peer); }
@@ -54,6 +55,7 @@ struct Script final : Device {
   Properties its_properties = {.name = "script", .packet_bytes_max = 1000, .receive_queue_packets = 8};
   std::vector<std::byte> its_address = std::vector<std::byte>(4, std::byte{1});
   Status connect_status;
+  bool counts_peers = false;  ///< its peers have the numbers of the calls
   PeerState state = PeerState::kReady;
   size_t space = SIZE_MAX;  ///< number of packets that it still accepts
   int connects = 0, transmits = 0, receives = 0;
@@ -164,6 +166,20 @@ TEST_F(DeviceTest, address_and_host_of_one_peer_are_not_those_of_another) {
   longer.push_back(std::byte{'1'});
   const PeerId one = *transport_->connect(address_of(1), "10.0.0.7");
   EXPECT_NE(*transport_->connect(longer, "0.0.0.7"), one);
+}
+
+/// As tern/transport/device.h says. The device gives each connection another number.
+TEST_F(DeviceTest, peer_of_two_hosts_is_connected_and_disconnected_for_each) {
+  script_->counts_peers = true;
+  const PeerId one = *transport_->connect(address_of(2), "10.0.0.7");
+  const PeerId other = *transport_->connect(address_of(2), "10.0.1.7");
+  EXPECT_NE(one, other);
+  EXPECT_EQ(script_->connects, 3);
+  transport_->disconnect(other);
+  EXPECT_EQ(script_->gone, std::set<Device::Peer>{3});
+  ASSERT_TRUE(send(one, 1, "payload"));
+  transport_->flush();
+  EXPECT_EQ(script_->sent.size(), 1u);
 }
 
 TEST_F(DeviceTest, burst_is_one_call) {

@@ -45,7 +45,7 @@ class TERN_API Device {
     uint64_t link_bytes_per_sec = 1'250'000'000;
   };
 
-  /// The device's name for a peer, any value.
+  /// The device's name for a connection. Any value that no other connection has.
   using Peer = uint64_t;
   /// The state of a connection. kDead is the last one.
   enum class PeerState : uint8_t {
@@ -72,9 +72,10 @@ class TERN_API Device {
   /// The address at which this device receives, 1 to 40 B, for connect() of a peer's device. Must not change.
   virtual std::span<const std::byte> address() const = 0;
   /// Prepares to transmit to the device with this address(). The bytes come from the network and must be checked.
-  /// `host` is the numeric IP address at which the peer's Nexus was reached. Called once until disconnect(), for any
-  /// number of sessions with the peer. kMisuse: the bytes are not an address. kPeerUnreachable. kUnavailable.
-  /// kNoMemory.
+  /// `host` is the numeric IP address at which the peer's Nexus was reached. Called once until disconnect() for each
+  /// pair of an address and a host, for any number of sessions: a peer whose Nexus is reached at two addresses is
+  /// connected twice. Each call must return a Peer of its own, because each one has its own disconnect(). kMisuse: the
+  /// bytes are not an address. kPeerUnreachable. kUnavailable. kNoMemory.
   virtual Result<Peer> connect(std::span<const std::byte> address, std::string_view host) = 0;
   /// Ends a connection: transmit() gets no more packets to `peer`.
   virtual void disconnect(Peer peer) = 0;
