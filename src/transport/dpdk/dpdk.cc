@@ -130,7 +130,8 @@ Status DpdkImpl::start(Own own) {
                               .gathers = facts.gathers});
   if (status.ok()) status = open_waits();
   if (!status.ok()) return status;
-  set_own_mac(own.mac);
+  status = set_own_mac(own.mac);
+  if (!status.ok()) return status;
   address_bytes_ = ethernet::encode_address(objects_->peers.own_address());
   status = arena_.observe(*objects_->memory);
   is_observing_ = status.ok();
@@ -149,11 +150,12 @@ Status DpdkImpl::open_waits() {
   return objects_->lane->add_to(waits_, static_cast<uint64_t>(Waiting::kLane));
 }
 
-void DpdkImpl::set_own_mac(const frames::MacAddress& mac) {
+Status DpdkImpl::set_own_mac(const frames::MacAddress& mac) {
   ethernet::Peers& peers = objects_->peers;
   peers.set_own_mac(mac);
   objects_->sends.set_own_mac(mac);
   parser_ = frames::FrameParser({mac, peers.own().address, peers.own().vlan});
+  return objects_->lane->follow_mac(mac);
 }
 
 DpdkImpl::~DpdkImpl() {

@@ -181,7 +181,7 @@ class TERN_API DpdkImpl : public DefaultMembers {
   Result<Own> choose_interface_address(const base::SocketAddress& bind, std::string_view listen_host);
   Status start(Own own);
   Status open_waits();
-  void set_own_mac(const frames::MacAddress& mac);
+  Status set_own_mac(const frames::MacAddress& mac);
 
   void transmit();
   void on_stall(bool has_moved);

@@ -46,6 +46,10 @@ void DpdkLane::loop_back(rte_mbuf* frame) {
   }
 }
 
+Status DpdkLane::follow_mac(const frames::MacAddress& mac) {
+  return internals_->core.follow_mac(internals_->slot, mac);
+}
+
 void DpdkLane::clean_up() {
   Internals& in = *internals_;
   if (!in.queue.send_gate.enter(in.slot.sender)) return;

@@ -135,6 +135,10 @@ class DpdkLane {
   /// destination, or too many frames wait there.
   void loop_back(rte_mbuf* frame);
 
+  /// Makes the device bring frames to this MAC address to the lane's queue. Call it when the kernel has given the
+  /// interface another address. kUnavailable: the driver refuses, and the lane gets no frames.
+  Status follow_mac(const frames::MacAddress& mac);
+
   /// Asks the driver to free the mbufs of frames that have left.
   void clean_up();
   /// Stops the send queue, which makes the driver free all its mbufs, sent or not; frames of other endpoints in the

@@ -110,7 +110,7 @@ void DpdkImpl::update_neighbours() {
   if (const Status failure = peers.own_failure(); !failure.ok()) return fail(failure);
   const frames::MacAddress mac = peers.resolver().interface().mac;
   if (mac == peers.own().mac || mac.is_zero()) return;
-  set_own_mac(mac);
+  if (const Status refused = set_own_mac(mac); !refused.ok()) fail(refused);
 }
 
 /// Ends the transport for good: all peers are dead, and queued packets are lost.

@@ -82,6 +82,8 @@ class FlowRules {
   /// Leads the endpoint's frames to a queue. Null: `error` has the reason.
   rte_flow* add(const FlowTarget& target, uint16_t queue, rte_flow_error* error) const;
   void remove(rte_flow* rule) const;
+  /// True if the rules name a MAC address.
+  bool has_mac() const { return shape_ == Shape::kMacAndIp; }
 
  private:
   /// The fields that a rule names besides the UDP port.

@@ -34,6 +34,9 @@ using neighbours::OwnHost;
 
 constexpr ethernet::Names kNames{"dpdk", "Dpdk"};
 constexpr Status kNoMemory{Code::kNoMemory, "dpdk: no memory for a port: free some"};
+constexpr Status kNoRule{
+    Code::kUnavailable,
+    "dpdk: the driver refuses a flow rule for the interface's new MAC address: create a new endpoint"};
 /// IANA's dynamic ports: 49152 to 65535.
 constexpr uint32_t kPortMin = 49152, kPorts = 65536 - kPortMin;
 constexpr uint32_t kHostFrames = 256;
@@ -383,6 +386,20 @@ void PortCore::detach(LaneSlot& slot) {
   }
 }
 
+/// Adds the new rule before it removes the old one, so that no frame is without a rule.
+Status PortCore::follow_mac(LaneSlot& slot, const frames::MacAddress& mac) {
+  const base::MutexLock lock(mutex_);
+  if (slot.rule == nullptr || slot.rule_mac == mac || !flows_->has_mac()) return {};
+  FlowTarget target = target_of(slot.own);
+  target.mac = mac;
+  rte_flow_error error{};
+  rte_flow* const rule = flows_->add(target, slot.queue.load(std::memory_order_relaxed), &error);
+  if (rule == nullptr) return kNoRule;
+  flows_->remove(std::exchange(slot.rule, rule));
+  slot.rule_mac = mac;
+  return {};
+}
+
 Status PortCore::choose_port(base::SocketAddress* own) {
   const auto is_free = [&] { return find(ethernet::lane_key_of(*own)) == nullptr; };
   if (own->port() != 0) {
@@ -441,6 +458,7 @@ Status PortCore::steer(LaneSlot& slot) {
   }
   if (!flows_) return {};
   rte_flow_error error{};
+  slot.rule_mac = facts_.mac;
   slot.rule = flows_->add(target_of(slot.own), queue, &error);
   if (slot.rule != nullptr) return {};
   return why_refused(facts_.name, error.message != nullptr ? error.message : "a flow rule", rte_errno);

@@ -100,6 +100,7 @@ struct alignas(RTE_CACHE_LINE_SIZE) LaneSlot {
   bool is_used = false;
   base::SocketAddress own;
   rte_flow* rule = nullptr;
+  frames::MacAddress rule_mac;
 };
 
 class PortCore {
@@ -131,6 +132,7 @@ class PortCore {
 
   Result<LaneSlot*> attach(base::SocketAddress* own);
   void detach(LaneSlot& slot);
+  Status follow_mac(LaneSlot& slot, const frames::MacAddress& mac);
   bool has_address(const base::SocketAddress& address) const;
 
   /// The time at which a sleeping endpoint that gets a frame is woken. kLater: the caller is inside a gate, and calls
@@ -174,6 +176,7 @@ class PortCore {
   Result<uint16_t> choose_queue(const base::SocketAddress& own) REQUIRES(mutex_);
   Result<LaneSlot*> take_slot() REQUIRES(mutex_);
   Status steer(LaneSlot& slot) REQUIRES(mutex_);
+  /// The MAC address is that of the port's start.
   FlowTarget target_of(const base::SocketAddress& own) const { return {facts_.mac, own, choice_.vlan}; }
 
   // port_thread.cc
