@@ -25,11 +25,7 @@ Status refuse(const char* otherwise, std::initializer_list<std::string_view> par
 }  // namespace
 
 Steering::Steering(const neighbours::Interface& interface, Owner owner, Attachment attachment)
-    : interface_(interface),
-      index_(interface.index),
-      owner_(std::move(owner)),
-      attachment_(std::move(attachment)),
-      rules_(interface.index) {}
+    : interface_(interface), owner_(std::move(owner)), attachment_(std::move(attachment)), rules_(interface.index) {}
 
 Result<std::unique_ptr<Steering>> Steering::open(const neighbours::Interface& interface, const AttachOptions& options) {
   Result<Owner> owner = Owner::create();
@@ -47,10 +43,10 @@ Result<std::unique_ptr<Steering>> Steering::open(const neighbours::Interface& in
 
 Steering::~Steering() {
   while (!queues_.empty()) remove_socket(queues_.back());
-  const Turn turn(index_);
+  const Turn turn(interface_.index);
   for (const Port& port : ports_) remove(port.key, port.rule);
   program().remove_port(key_of_owner(owner_.number()));
-  leave(attachment_, index_, owner_);
+  leave(attachment_, interface_.index, owner_);
 }
 
 void Steering::close_in_child() {
@@ -75,7 +71,7 @@ void Steering::remove(const PortKey& key, uint32_t rule) {
 
 Status Steering::add_socket(uint32_t queue, int socket) {
   if (!base::try_reserve(queues_, queues_.size() + 1)) return kNoMemory;
-  const Turn turn(index_);
+  const Turn turn(interface_.index);
   int error = 0;
   if (bpf_map_update_elem(program().map(Map::kSockets), &queue, &socket, BPF_NOEXIST) != 0) error = errno;
   if (error == EEXIST) {
@@ -104,7 +100,7 @@ void Steering::remove_socket(uint32_t queue) {
   const auto place = std::ranges::find(queues_, queue);
   if (place == queues_.end()) return;
   queues_.erase(place);
-  const Turn turn(index_);
+  const Turn turn(interface_.index);
   if (program().queue_owner(queue) != owner_.number())
     return;  // the socket was closed, and another process has the queue
   (void)program().set_queue_owner(queue, 0);
@@ -113,7 +109,7 @@ void Steering::remove_socket(uint32_t queue) {
 
 Status Steering::add_port(const base::SocketAddress& address, uint32_t queue) {
   if (!base::try_reserve(ports_, ports_.size() + 1)) return kNoMemory;
-  const Turn turn(index_);
+  const Turn turn(interface_.index);
   const PortKey key = key_of(address);
   PortEntry entry{};
   if (program().find_port(key, &entry) == 0) {
@@ -142,7 +138,7 @@ void Steering::remove_port(const base::SocketAddress& address) {
   if (place == ports_.end()) return;
   const Port port = *place;
   ports_.erase(place);
-  const Turn turn(index_);
+  const Turn turn(interface_.index);
   remove(port.key, port.rule);
 }
 

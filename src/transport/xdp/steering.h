@@ -42,7 +42,7 @@ class Steering {
   /// For the log: the reason why Mode::kAny became kGeneric. Empty: it did not, or another process has chosen.
   const std::string& why_generic() const { return attachment_.why_generic; }
   /// False for good: the interface has gone, or the program was detached by force.
-  bool is_attached() const { return xdp::is_attached(attachment_, index_); }
+  bool is_attached() const { return xdp::is_attached(attachment_, interface_.index); }
 
   // add_socket() and add_port() are called in the network namespace of the interface, as open() is.
 
@@ -79,7 +79,6 @@ class Steering {
   void remove(const PortKey& key, uint32_t rule);
 
   const neighbours::Interface interface_;
-  const uint32_t index_;  ///< of the interface
   Owner owner_;
   Attachment attachment_;
   FlowRules rules_;
