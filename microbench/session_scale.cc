@@ -38,7 +38,10 @@ DEFINE_uint64(sessions, 20000, "total number of sessions from the client's endpo
 DEFINE_uint64(window, 60, "requests that an endpoint has in flight; a multiple of --batch");
 DEFINE_uint64(batch, 3, "requests that are issued together; the next batch follows when all are answered");
 DEFINE_uint64(session_window, 8, "slots of a session, 1 to 64");
-DEFINE_uint64(ahead, 0, "choose and prefetch sessions this many calls before their call, up to 64; 0: do not prefetch");
+DEFINE_uint64(
+    ahead, 0,
+    "prefetch sessions this many calls before their call, up to 64, and choose them twice as many calls before; "
+    "0: do not prefetch");
 DEFINE_uint64(size, 32, "bytes of a request and of its response");
 
 namespace {
@@ -98,7 +101,7 @@ class Client {
   Client(Run& run, std::string server, size_t index, std::atomic<uint64_t>& meetings)
       : run_(run), server_(std::move(server)), index_(index), meetings_(meetings), calls_(FLAGS_window) {
     random_ += index;
-    ahead_.resize(FLAGS_ahead);
+    ahead_.resize(2 * FLAGS_ahead);
     batches_.resize(FLAGS_window / FLAGS_batch);
     // The program touches its own memory before it first measures memory.
     sessions_.resize(FLAGS_sessions / FLAGS_threads + (index < FLAGS_sessions % FLAGS_threads ? 1 : 0));
@@ -328,7 +331,8 @@ class Client {
     }
     if (ahead_.empty()) return random_session();
     const tern::Session* next = std::exchange(ahead_[next_ahead_], random_session());
-    endpoint_->prefetch(*ahead_[next_ahead_]);
+    __builtin_prefetch(ahead_[next_ahead_]);  // the program's own memory: the name of the session
+    endpoint_->prefetch(*ahead_[(next_ahead_ + FLAGS_ahead) % ahead_.size()]);
     next_ahead_ = (next_ahead_ + 1) % ahead_.size();
     return next;
   }
