@@ -9,13 +9,16 @@ Messages are memoryviews of tern's own memory, so nothing is copied that the pro
 buffer or request; slices of it and arrays over it must end before that. Errors of the C interface are raised as
 tern.Error, whose text names the rule. Threads are those of docs/threads.md: the thread that runs an endpoint's loop
 makes all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises the exception, or
-run_once(), close() or destroy(), whichever the callback runs in.
+run_once(), close() or destroy(), whichever the callback runs in. They raise KeyboardInterrupt after Ctrl-C, too. A signal
+handler of the program should call stop(), because an exception of its own is lost where a callback begins.
 
 The library is libtern_c.so.0.1, or what the environment variable TERN_LIBRARY names.
 """
+import _signal  # signal itself makes enums of handlers, which takes ten times as long as an iteration of the loop
 import ctypes
 import itertools
 import os
+import threading
 import time
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, \
     c_uint32, c_uint64, c_void_p
@@ -203,6 +206,19 @@ def _uint16(value):
     return value
 
 
+def _size(value):
+    if not 0 <= value <= c_size_t(-1).value:
+        raise ValueError(f"{value} is not a number of bytes")
+    return value
+
+
+def _nanoseconds(seconds):
+    value = int(seconds * 1e9)
+    if not -2**63 <= value <= FOREVER:
+        raise ValueError(f"{seconds} seconds are out of range")
+    return value
+
+
 def _view(address, length):
     return memoryview((c_uint8 * length).from_address(address)).cast("B") if length else memoryview(bytearray())
 
@@ -237,8 +253,39 @@ def _run_callback(context, is_last, *arguments):
     try:
         function(*arguments)
     except BaseException as error:  # pylint: disable=broad-except  # _raise() raises it
-        endpoint._raised = error
+        if endpoint._raised is None:
+            endpoint._raised = error
+    if endpoint._raised is not None:
         _stop(endpoint._handle)
+
+
+_main_thread = threading.main_thread().ident  # Python handles signals in it
+
+
+class _Running:
+    """The time in which the library may call an endpoint's callbacks. At its end it raises what they have raised. In the
+    main thread it also notes Ctrl-C and raises KeyboardInterrupt, because Python's own handler would raise it where a
+    callback begins, and ctypes drops such an exception together with the callback."""
+
+    def __init__(self, endpoint):
+        self._endpoint, self._handler_before = endpoint, None
+
+    def __call__(self, *_):
+        """The handler of SIGINT."""
+        self._endpoint._raised = KeyboardInterrupt()
+
+    def __enter__(self):
+        if threading.get_ident() == _main_thread:
+            handler = _signal.getsignal(_signal.SIGINT)
+            # Another endpoint's handler: this loop runs in a callback of that endpoint.
+            if handler is _signal.default_int_handler or isinstance(handler, _Running):
+                self._handler_before = handler
+                _signal.signal(_signal.SIGINT, self)
+
+    def __exit__(self, *_):
+        if self._handler_before is not None and _signal.getsignal(_signal.SIGINT) is self:
+            _signal.signal(_signal.SIGINT, self._handler_before)
+        self._endpoint._raise()
 
 
 @Function
@@ -316,16 +363,16 @@ class Endpoint:
 
     def destroy(self):
         """Pending calls end here with CANCELLED; pending timers and posted functions never run."""
-        _check(_destroy(self._handle))
-        self._handle = c_void_p()
-        for context in list(self._contexts):
-            _forget(context)
-        self._raise()
+        with _Running(self):
+            _check(_destroy(self._handle))
+            self._handle = c_void_p()
+            for context in list(self._contexts):
+                _forget(context)
 
     def close(self, seconds=1.0):
-        """Waits until calls and requests have ended, for at most `seconds`."""
-        _check(_close(self._handle, int(seconds * 1e9)))
-        self._raise()
+        """Waits until calls and requests have ended, for at most `seconds`. Ctrl-C does not end the wait earlier."""
+        with _Running(self):
+            _check(_close(self._handle, _nanoseconds(seconds)))
 
     def __enter__(self):
         return self
@@ -352,25 +399,30 @@ class Endpoint:
 
     def alloc(self, length):
         handle = c_void_p()
-        _check(_alloc(self._handle, length, byref(handle)))
+        _check(_alloc(self._handle, _size(length), byref(handle)))
         return Buffer(handle.value)
 
     def run(self, seconds=None):
-        """Runs the loop until stop(), or for `seconds`. Ctrl-C is noticed within a tenth of a second."""
+        """Runs the loop until stop(), or for `seconds`. A stop() before it ends it at once. Ctrl-C is noticed within a
+        tenth of a second."""
         end = None if seconds is None else time.monotonic() + seconds
-        while end is None or time.monotonic() < end:
-            if self._is_stopped:
-                self._is_stopped = False
-                return
-            left = 0.1 if end is None else max(0.0, min(0.1, end - time.monotonic()))
-            _check(_run(self._handle, int(left * 1e9)))
-            self._raise()
+        if end is not None and seconds <= 0:
+            return  # a stop() before it is for the next run
+        with _Running(self):
+            while not self._is_stopped and (end is None or time.monotonic() < end):
+                self._run_briefly(0.1 if end is None else min(0.1, end - time.monotonic()))
+            self._is_stopped = False  # also if the time is over: no later run() ends by this stop()
+
+    def _run_briefly(self, seconds):
+        """Runs the loop for at most this time. Python handles signals after it."""
+        _check(_run(self._handle, max(0, _nanoseconds(seconds))))
+        self._raise()
 
     def run_once(self):
         """Runs one iteration without waiting. Returns the number of packets."""
         packets = c_size_t()
-        _check(_run_once(self._handle, byref(packets)))
-        self._raise()
+        with _Running(self):
+            _check(_run_once(self._handle, byref(packets)))
         return packets.value
 
     def _raise(self):
@@ -396,8 +448,9 @@ class Endpoint:
 
     def after(self, seconds, function):
         """Runs function() in the loop after this time. Returns a timer for cancel_timer()."""
-        context, name = _register(self, function), TimerName()
-        _started(_timer_start(self._handle, int(seconds * 1e9), _on_function, context, byref(name)), context)
+        delay_ns, name = _nanoseconds(seconds), TimerName()
+        context = _register(self, function)
+        _started(_timer_start(self._handle, delay_ns, _on_function, context, byref(name)), context)
         return context, name
 
     def cancel_timer(self, timer):
@@ -425,7 +478,7 @@ class Buffer:
         self.view = _view(_data(self._handle), _length(self._handle))
 
     def resize(self, length):
-        _check(_resize(self._handle, length))
+        _check(_resize(self._handle, _size(length)))
         self.view.release()
         self._look()
 
@@ -467,17 +520,18 @@ class Session:
 
     def ask(self, request_type, message, answer_bytes_max=1024, deadline=None):
         """Sends bytes, runs the loop until the answer is here, and returns its bytes. Copies both."""
-        request = self._endpoint.alloc(len(message))
-        request.view[:] = message
         outcome = []
 
         def done(status, _, response, app_code):
             outcome.append((status, app_code, bytes(response.view) if status.code == OK else b""))
-            self._endpoint.stop()
+            _stop(self._endpoint._handle)  # not stop(), which would end a later run() if this one raises
 
-        self.call(request_type, request, self._endpoint.alloc(answer_bytes_max), done, deadline)
-        while not outcome:
-            self._endpoint.run()
+        with _Running(self._endpoint):
+            request = self._endpoint.alloc(len(message))
+            request.view[:] = message
+            self.call(request_type, request, self._endpoint.alloc(answer_bytes_max), done, deadline)
+            while not outcome:
+                self._endpoint._run_briefly(0.1)
         status, app_code, answer = outcome[0]
         if status.code != OK:
             raise Error(status, app_code)
@@ -502,6 +556,7 @@ class Request:
 
     def response(self, length):
         """Memory for the answer, which respond() without a message sends."""
+        length = _size(length)
         if self._space is not None:
             self._space.release()  # its memory is replaced
         space = c_void_p()

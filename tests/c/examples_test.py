@@ -6,12 +6,14 @@ Usage: tests/c/examples_test.py BUILD_DIR
 Without rustc, or without apps/hello, the pairs that need it are left out, and it says so.
 """
 import gc
+import math
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -261,6 +263,110 @@ class Python(unittest.TestCase):
         self.assertEqual(order, ["posted", "timer"])
         self.assertGreaterEqual(self.client.fileno(), 0)
         self.assertGreaterEqual(self.client.run_once(), 0)
+
+    def test_failed_calls_register_nothing_and_sizes_are_not_cut_off(self):
+        for seconds in (math.inf, math.nan, 1e10):
+            with self.assertRaises((ValueError, OverflowError)):
+                self.client.after(seconds, print)
+        buffer = self.client.alloc(3)
+        for length in (2**64 + 3, -1):
+            with self.assertRaises(ValueError):
+                self.client.alloc(length)
+            with self.assertRaises(ValueError):
+                buffer.resize(length)
+        with self.assertRaises(ValueError):
+            self.client.close(1e10)
+
+    def interrupt_and(self, function):
+        """Sends a SIGINT when the client's loop runs, and then calls function(). Python handles the signal where the next
+        callback begins. Returns the thread that does it."""
+        runs = threading.Event()
+
+        def interrupt():
+            runs.wait()
+            time.sleep(0.02)  # until the loop is in the library again
+            os.kill(os.getpid(), signal.SIGINT)
+            function()
+        self.client.post(runs.set)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        return thread
+
+    def test_ctrl_c_in_callbacks_of_run_is_not_lost(self):
+        for round_ in range(5):
+            called = []
+            thread = self.interrupt_and(lambda called=called: self.client.post(lambda: called.append(1)))
+            with self.assertRaises(KeyboardInterrupt, msg=f"round {round_}"):
+                self.client.run(5)
+            thread.join()
+            self.client.run(0.05)
+            self.assertEqual(called, [1])  # the callback was not dropped
+            self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
+
+    def test_ctrl_c_in_ask_is_not_lost(self):
+        def answer():
+            while not self.kept:
+                threading.Event().wait(0.001)
+            self.kept.pop().respond(b"abc")
+        # Without the first signal, the second one ends ask().
+        watchdog = threading.Timer(10, os.kill, (os.getpid(), signal.SIGINT))
+        watchdog.start()
+        self.addCleanup(watchdog.cancel)
+        begin = time.monotonic()
+        thread = self.interrupt_and(answer)
+        with self.assertRaises(KeyboardInterrupt):
+            self.session.ask(KEEP, b"abc")
+        thread.join()
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(self.session.ask(ECHO, b"abc"), b"abc")
+
+    def test_ctrl_c_in_run_once_close_and_destroy_is_not_lost(self):
+        for end in (lambda endpoint: endpoint.run_once(), lambda endpoint: endpoint.close(0), tern.Endpoint.destroy):
+            endpoint = tern.Endpoint(self.nexus, transport="shm", endpoint_id=2, no_huge_pages=1)
+            session, outcome = endpoint.open_session(self.nexus.uri), []
+            handler = signal.getsignal(signal.SIGINT)
+
+            def interrupt(*_):
+                signal.raise_signal(signal.SIGINT)
+                outcome.append(1)
+            endpoint.post(interrupt)
+            session.call(KEEP, endpoint.alloc(1), endpoint.alloc(1), interrupt)
+            with self.assertRaises(KeyboardInterrupt):
+                end(endpoint)
+            self.assertNotEqual(outcome, [])  # the callback went on
+            self.assertIs(signal.getsignal(signal.SIGINT), handler)
+            try:
+                endpoint.destroy()
+            except KeyboardInterrupt:  # by its last callback
+                pass
+
+    def test_program_with_its_own_handler_of_ctrl_c_keeps_it(self):
+        heard = []
+
+        def handler(*_):
+            heard.append(1)
+            self.client.stop()
+        before = signal.signal(signal.SIGINT, handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        self.client.post(lambda: signal.raise_signal(signal.SIGINT))
+        self.client.run(10)
+        self.assertEqual(heard, [1])
+        self.assertIs(signal.getsignal(signal.SIGINT), handler)
+
+    def test_stop_when_the_time_of_a_run_is_over_ends_no_later_run(self):
+        def stop_late():
+            time.sleep(0.05)
+            self.client.stop()
+        self.client.post(stop_late)
+        self.client.run(0.02)
+        begin = time.monotonic()
+        self.client.run(0.1)
+        self.assertGreaterEqual(time.monotonic() - begin, 0.1)
+
+    def test_stop_during_ask_ends_the_next_run(self):
+        self.client.post(self.client.stop)
+        self.assertEqual(self.session.ask(ECHO, b"abc"), b"abc")
+        self.client.run()
 
     def test_stop_after_a_loop_has_ended_by_itself_ends_the_next_one(self):
         self.client.run(0.01)
