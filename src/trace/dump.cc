@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/file_size.h"
 #include "base/status_text.h"
 
 namespace tern::trace {
@@ -42,18 +43,6 @@ void lock() {
 }
 void unlock() { is_locked.clear(std::memory_order_release); }
 
-bool write_all(int fd, const void* bytes, size_t size) {
-  const auto* at = static_cast<const char*>(bytes);
-  while (size > 0) {
-    const ssize_t written = write(fd, at, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    at += written;
-    size -= static_cast<size_t>(written);
-  }
-  return true;
-}
-
 bool write_header(int fd, uint32_t rings) {
   FileHeader header;
   timespec now;
@@ -63,23 +52,25 @@ bool write_header(int fd, uint32_t rings) {
   header.monotonic_ns = base::monotonic_ns();
   header.rings = rings;
   header.names_bytes = static_cast<uint32_t>(std::strlen(names()));
-  return write_all(fd, &header, sizeof(header)) && write_all(fd, names(), header.names_bytes);
+  return base::write_to_file(fd, &header, sizeof(header)) && base::write_to_file(fd, names(), header.names_bytes);
 }
 
 bool write_ring(int fd, const Ring& ring) {
   const uint64_t until = ring.count();
   RingHeader header = ring.header();
   header.records = until;
-  if (!write_all(fd, &header, sizeof(header))) return false;
+  if (!base::write_to_file(fd, &header, sizeof(header))) return false;
   std::array<Record, 64> records;
   uint32_t count = 0;
   for (uint64_t from = 0; from < until; from += count) {
     count = static_cast<uint32_t>(ring.copy(from, until, records));
     if (count == 0) continue;  // all were overwritten during the copy; `from` has advanced
-    if (!write_all(fd, &count, sizeof(count)) || !write_all(fd, records.data(), count * sizeof(Record))) return false;
+    if (!base::write_to_file(fd, &count, sizeof(count)) ||
+        !base::write_to_file(fd, records.data(), count * sizeof(Record)))
+      return false;
   }
   count = 0;
-  return write_all(fd, &count, sizeof(count));
+  return base::write_to_file(fd, &count, sizeof(count));
 }
 
 /// Makes a new file and writes its name to `path`. Returns -1 on failure.

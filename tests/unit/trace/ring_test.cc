@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -112,6 +113,20 @@ TEST(Ring, dump_to_a_missing_folder_fails_with_the_reason) {
   const Status status = dump(*ring, "/nowhere/at/all");
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("/nowhere/at/all"), std::string_view::npos);
+}
+
+TEST(Ring, dump_above_the_limit_of_file_sizes_fails_without_a_signal) {
+  Folder folder;
+  auto ring = make(1024);
+  for (uint64_t i = 0; i < 1024; i++) ring->put(record_of(i));
+  rlimit before, few;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  few = {.rlim_cur = 16384, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
+  const Status status = dump(*ring, folder.file("d"));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_NE(status.message().find("File too large"), std::string_view::npos) << status.message();
 }
 
 /// The writer does not stop. Each copied record is whole, and the records are in order.
