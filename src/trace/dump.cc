@@ -83,21 +83,33 @@ int open_new(const char* folder, char* path, size_t size) {
   return -1;
 }
 
+/// Under the lock.
+bool write_rings(int fd) {
+  uint32_t rings = 0;
+  for (const Ring* ring = first_ring; ring != nullptr; ring = ring->next) rings++;
+  if (!write_header(fd, rings)) return false;
+  for (const Ring* ring = first_ring; ring != nullptr; ring = ring->next) {
+    if (!write_ring(fd, *ring)) return false;
+  }
+  return true;
+}
+
+/// Writes all rings to a new file in `folder`. On failure it leaves no file, and `path` empty.
+bool dump_rings_into(const char* folder, char* path, size_t size) {
+  const int fd = open_new(folder, path, size);
+  const bool is_written = fd >= 0 && write_rings(fd);
+  if (fd >= 0) close(fd);
+  if (fd >= 0 && !is_written) unlink(path);
+  if (!is_written) path[0] = 0;
+  return is_written;
+}
+
 /// The hook of a failed CHECK.
 void dump_all(char* path, size_t size) {
   path[0] = 0;
   if (!try_lock()) return;
-  uint32_t rings = 0;
-  for (const Ring* ring = first_ring; ring != nullptr; ring = ring->next) rings++;
-  int fd = rings != 0 ? open_new(".", path, size) : -1;
-  if (fd < 0 && rings != 0) fd = open_new("/tmp", path, size);
-  bool is_written = fd >= 0 && write_header(fd, rings);
-  for (const Ring* ring = first_ring; ring != nullptr && is_written; ring = ring->next) {
-    is_written = write_ring(fd, *ring);
-  }
+  if (first_ring != nullptr && !dump_rings_into(".", path, size)) (void)dump_rings_into("/tmp", path, size);
   unlock();
-  if (fd >= 0) close(fd);
-  if (!is_written) path[0] = 0;
 }
 
 /// Gives a regular file of this user mode 0600, because an older file may have another mode.
@@ -124,7 +136,9 @@ Status dump(const Ring& ring, const std::string& path) {
 Status dump_into(const Ring& ring, const std::string& folder) {
   std::array<char, PATH_MAX> path{};
   const base::Descriptor file(open_new(folder.c_str(), path.data(), path.size()));
-  return dump_to(file, ring, path.data());
+  const Status status = dump_to(file, ring, path.data());
+  if (file && !status.ok()) unlink(path.data());
+  return status;
 }
 
 void add_ring(Ring& ring) {

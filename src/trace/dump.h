@@ -14,11 +14,13 @@ namespace tern::trace {
 /// std::bad_alloc.
 Status dump(const Ring& ring, const std::string& path);
 
-/// Like dump(), to a new file "tern-trace-PID-N" in `folder`, where N is the first free number.
+/// Like dump(), to a new file "tern-trace-PID-N" in `folder`, where N is the first free number. Leaves no file on
+/// failure.
 Status dump_into(const Ring& ring, const std::string& folder);
 
 // Ring calls these. While the process has a ring, a failed CHECK writes all rings to "tern-trace-PID-N" in the working
-// directory, or in /tmp if that fails, where N is the first free number. It allocates nothing.
+// directory, or in /tmp if that fails, where N is the first free number. It allocates nothing, and leaves no part of a
+// file.
 void add_ring(Ring& ring);
 void remove_ring(Ring& ring);
 

@@ -4,13 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -115,18 +120,33 @@ TEST(Ring, dump_to_a_missing_folder_fails_with_the_reason) {
   EXPECT_NE(status.message().find("/nowhere/at/all"), std::string_view::npos);
 }
 
+/// Returns body(), which runs with a limit of file sizes between those of a trace's header and its records.
+template <class Body>
+Status with_small_files(Body body) {
+  rlimit before;
+  EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit few = {.rlim_cur = 16384, .rlim_max = before.rlim_max};
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
+  const Status status = body();
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  return status;
+}
+
 TEST(Ring, dump_above_the_limit_of_file_sizes_fails_without_a_signal) {
   Folder folder;
   auto ring = make(1024);
   for (uint64_t i = 0; i < 1024; i++) ring->put(record_of(i));
-  rlimit before, few;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  few = {.rlim_cur = 16384, .rlim_max = before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
-  const Status status = dump(*ring, folder.file("d"));
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  const Status status = with_small_files([&] { return dump(*ring, folder.file("d")); });
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("File too large"), std::string_view::npos) << status.message();
+}
+
+TEST(Ring, failed_dump_into_a_folder_leaves_no_file) {
+  Folder folder;
+  auto ring = make(1024);
+  for (uint64_t i = 0; i < 1024; i++) ring->put(record_of(i));
+  EXPECT_FALSE(with_small_files([&] { return dump_into(*ring, folder.path()); }).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 /// The writer does not stop. Each copied record is whole, and the records are in order.
@@ -178,6 +198,37 @@ TEST(RingDeathTest, failed_check_writes_all_rings_and_names_the_file) {
   EXPECT_EQ(read.rings[0].records[1].time_ns, 3u);
   EXPECT_EQ(read.rings[1].header.endpoint, 7);
   EXPECT_EQ(read.rings[1].records.size(), 1u);
+}
+
+/// The exit code of fail_on_full_disk() if the process may not mount.
+constexpr int kNotHere = 77;
+
+/// In a child process: fails a CHECK in a working directory that has no space for the trace. The exit code is 0 if that
+/// directory is empty afterwards.
+[[noreturn]] void fail_on_full_disk(const std::string& folder) {
+  const bool is_set = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                      mount("none", folder.c_str(), "tmpfs", 0, "size=16k") == 0 && chdir(folder.c_str()) == 0;
+  if (!is_set) _exit(kNotHere);
+  std::signal(SIGABRT, [](int) { _exit(std::filesystem::is_empty(".") ? 0 : 1); });
+  std::freopen("/dev/null", "w", stderr);
+  auto ring = make(1024);
+  for (uint64_t i = 0; i < 1024; i++) ring->put(record_of(i));
+  CHECK(1, ==, 2);
+  _exit(2);
+}
+
+TEST(Ring, failed_check_on_a_full_disk_writes_the_rings_to_tmp) {
+  Folder folder;
+  const pid_t child = fork();
+  if (child == 0) fail_on_full_disk(folder.path());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotHere) GTEST_SKIP() << "no rights to mount a full disk";
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "a part of a trace is left";
+  const std::string path = "/tmp/tern-trace-" + std::to_string(child) + "-0";
+  EXPECT_TRUE(read_dump(path).is_whole);
+  std::filesystem::remove(path);
 }
 
 }  // namespace
