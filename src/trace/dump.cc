@@ -11,11 +11,13 @@
 #include <cstdio>
 #include <cstring>
 #include <string_view>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/file_size.h"
+#include "base/regular_file.h"
 #include "base/status_text.h"
 
 namespace tern::trace {
@@ -112,31 +114,31 @@ void dump_all(char* path, size_t size) {
   unlock();
 }
 
-/// Gives a regular file of this user mode 0600, because an older file may have another mode.
-bool make_private(int fd) {
-  struct stat file {};
-  if (fstat(fd, &file) != 0) return false;
-  return !S_ISREG(file.st_mode) || file.st_uid != geteuid() || fchmod(fd, 0600) == 0;
+/// Opens a file for dump(). A file of this user gets mode 0600, because an older one may have another mode.
+base::Descriptor open_private(const char* path) {
+  struct stat about;
+  base::Descriptor file = base::open_regular(path, O_WRONLY | O_CREAT | O_TRUNC, about);
+  if (file && about.st_uid == geteuid() && fchmod(file.get(), 0600) != 0) return base::Descriptor();
+  return file;
 }
 
-/// Writes the ring to `file`, whose path is `path`. `file` is empty if it could not be opened.
-Status dump_to(const base::Descriptor& file, const Ring& ring, std::string_view path) {
-  if (file && make_private(file.get()) && write_header(file.get(), 1) && write_ring(file.get(), ring)) return {};
+/// Writes the ring to `file`, which is empty if it could not be opened. A failure's text has `where`, which must not be
+/// the name of a file: a process keeps each text for ever, and such names are often new ones.
+Status dump_to(const base::Descriptor& file, const Ring& ring, std::string_view where) {
+  if (file && write_header(file.get(), 1) && write_ring(file.get(), ring)) return {};
+  const std::string reason = file ? std::generic_category().message(errno) : base::reason_not_opened(errno);
   return base::status_of(Code::kUnavailable, "the file for the trace cannot be written",
-                         {"the file ", path, " for the trace cannot be written: ", std::strerror(errno)});
+                         {"the file for the trace cannot be written", where, ": ", reason});
 }
 
 }  // namespace
 
-Status dump(const Ring& ring, const std::string& path) {
-  return dump_to(base::Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600)),
-                 ring, path);
-}
+Status dump(const Ring& ring, const std::string& path) { return dump_to(open_private(path.c_str()), ring, ""); }
 
 Status dump_into(const Ring& ring, const std::string& folder) {
   std::array<char, PATH_MAX> path{};
   const base::Descriptor file(open_new(folder.c_str(), path.data(), path.size()));
-  const Status status = dump_to(file, ring, path.data());
+  const Status status = dump_to(file, ring, " to " + folder);
   if (file && !status.ok()) unlink(path.data());
   return status;
 }

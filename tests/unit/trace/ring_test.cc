@@ -12,13 +12,17 @@
 #include <string>
 #include <thread>
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/descriptor.h"
+#include "base/status_text.h"
 #include "trace/dump.h"
 #include "unit/trace/dump_reader.h"
 
@@ -117,7 +121,27 @@ TEST(Ring, dump_to_a_missing_folder_fails_with_the_reason) {
   auto ring = make(64);
   const Status status = dump(*ring, "/nowhere/at/all");
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_NE(status.message().find("/nowhere/at/all"), std::string_view::npos);
+  EXPECT_NE(status.message().find("No such file or directory"), std::string_view::npos) << status.message();
+}
+
+TEST(Ring, many_failed_dumps_leave_space_for_the_texts_of_others) {
+  auto ring = make(64);
+  for (size_t i = 0; i < base::kStatusTextsMax + 10; i++) {
+    EXPECT_FALSE(dump(*ring, "/nowhere/" + std::to_string(i)).ok());
+  }
+  EXPECT_EQ(base::status_of(Code::kMisuse, "short", {"long"}).message(), "long");
+}
+
+TEST(Ring, dump_to_another_kind_of_file_is_refused) {
+  Folder folder;
+  auto ring = make(64);
+  const std::string fifo = folder.file("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(dump(*ring, fifo).message(), "the file for the trace cannot be written: it is not a regular file");
+  const base::Descriptor reader(open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  EXPECT_EQ(dump(*ring, fifo).message(), "the file for the trace cannot be written: it is not a regular file");
+  EXPECT_FALSE(dump(*ring, folder.path()).ok());
 }
 
 /// Returns body(), which runs with a limit of file sizes between those of a trace's header and its records.
