@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/file_size.h"
+#include "base/regular_file.h"
 #include "base/status_text.h"
 #include "base/try.h"
 #include "page/process.h"
@@ -30,10 +31,12 @@ constexpr size_t kDeadPagesKept = 16;
 /// Number of names to try for a page. Each Nexus of a process has a page of its own.
 constexpr int kNamesTried = 4096;
 
-Status cannot(std::string_view what, const std::string& path, int error) {
-  const std::string reason = std::generic_category().message(error);
+Status cannot(std::string_view what, const std::string& path, std::string_view reason) {
   return base::status_of(Code::kUnavailable, "the page of NexusOptions::page cannot be created",
                          {"the page of NexusOptions::page cannot be created: ", what, " ", path, ": ", reason});
+}
+Status cannot(std::string_view what, const std::string& path, int error) {
+  return cannot(what, path, std::generic_category().message(error));
 }
 
 /// Removes the oldest pages of processes that were killed.
@@ -81,7 +84,7 @@ Result<std::pair<std::string, base::Descriptor>> make_named(std::string_view opt
   base::Descriptor file = make_file(path);
   if (!file && errno == EEXIST) {
     const base::Descriptor old = open_page(path);
-    if (!old) return cannot("opening", path, errno);
+    if (!old) return cannot("opening", path, base::reason_not_opened(errno));
     Header header;
     if (const Status status = read_header(read_from(old), header); !status.ok()) {
       return base::status_of(Code::kUnavailable, "the file of NexusOptions::page exists, and is not a page",

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/folder.h"
+#include "base/regular_file.h"
 #include "base/status_text.h"
 #include "base/try.h"
 #include "page/process.h"
@@ -134,12 +135,10 @@ ReadAt read_from(const base::Descriptor& file) {
 }
 
 base::Descriptor open_page(const std::string& path) {
-  // Non-blocking: to open a pipe must not wait for a writer.
-  base::Descriptor file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat about;
-  if (!file || fstat(file.get(), &about) != 0) return base::Descriptor();
-  if (S_ISREG(about.st_mode) && about.st_uid == geteuid()) return file;
-  errno = S_ISREG(about.st_mode) ? EPERM : EINVAL;
+  base::Descriptor file = base::open_regular(path.c_str(), O_RDONLY, about);
+  if (!file || about.st_uid == geteuid()) return file;
+  errno = EPERM;
   return base::Descriptor();
 }
 
@@ -191,7 +190,7 @@ Result<Page> read_page(const std::string& file) {
     page.file = file;
     const base::Descriptor descriptor = page::open_page(file);
     if (!descriptor) {
-      const std::string reason = std::generic_category().message(errno);
+      const std::string reason = base::reason_not_opened(errno);
       status = base::status_of(Code::kUnavailable, "the page cannot be read", {"cannot read ", file, ": ", reason});
       return;
     }

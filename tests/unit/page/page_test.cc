@@ -178,6 +178,11 @@ TEST_F(Pages, only_regular_files_of_the_user_are_read) {
   EXPECT_EQ(tern::read_page("/dev/zero").status().code(), Code::kUnavailable);
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   EXPECT_EQ(tern::read_page(path("pipe")).status().code(), Code::kUnavailable);
+  for (const std::string& other : {path("pipe"), std::string("/tmp")}) {
+    EXPECT_THAT(std::string(tern::read_page(other).status().message()), HasSubstr("it is not a regular file"));
+    const auto over_it = PageFile::create(other, "tern://127.0.0.1:1");
+    EXPECT_THAT(std::string(over_it.status().message()), HasSubstr("it is not a regular file"));
+  }
   const auto file = make();
   ASSERT_EQ(symlink(path().c_str(), path("link").c_str()), 0);
   EXPECT_EQ(tern::read_page(path("link")).status().code(), Code::kUnavailable);
