@@ -20,7 +20,7 @@ namespace tern {
 enum class PageLife : uint8_t {
   kAlive,    ///< the process runs
   kDead,     ///< the process has ended without destroying its Nexus; another process may have its id now
-  kUnknown,  ///< the process is in another container (PID namespace), or there is no /proc
+  kUnknown,  ///< the process is in another container (PID or time namespace), or there is no /proc
 };
 
 /// A session of an endpoint. A page shows at most 1000 sessions of each endpoint: those with the most packets since the

@@ -23,12 +23,24 @@ std::string_view read_text(const char* path, std::array<char, kBytes>& space) {
   return text;
 }
 
-/// Field 22 of /proc/PID/stat; 0: there is no such process, or no /proc.
+/// The path of a file in /proc/PID.
+std::array<char, 48> path_of(uint64_t pid, const char* file) {
+  std::array<char, 48> path;
+  std::snprintf(path.data(), path.size(), "/proc/%llu/%s", static_cast<unsigned long long>(pid), file);
+  return path;
+}
+
+/// The number of a namespace; 0: the system does not say.
+uint64_t namespace_of(const char* path) {
+  struct stat about;
+  return stat(path, &about) == 0 ? about.st_ino : 0;
+}
+
+/// Field 22 of /proc/PID/stat; 0: there is no such process, or no /proc. The kernel counts it by the boot clock of the
+/// reader's time namespace.
 uint64_t start_ticks_of(uint64_t pid) {
-  std::array<char, 32> path;
-  std::snprintf(path.data(), path.size(), "/proc/%llu/stat", static_cast<unsigned long long>(pid));
   std::array<char, 1024> space;
-  std::string_view text = read_text(path.data(), space);
+  std::string_view text = read_text(path_of(pid, "stat").data(), space);
   // The second field, the name in parentheses, may have spaces and parentheses.
   const size_t name_end = text.rfind(") ");
   if (name_end == std::string_view::npos) return 0;
@@ -46,8 +58,7 @@ ProcessName own_process() {
   ProcessName process;
   process.pid = static_cast<uint64_t>(getpid());
   process.start_ticks = start_ticks_of(process.pid);
-  struct stat name_space;
-  if (stat("/proc/self/ns/pid", &name_space) == 0) process.pid_namespace = name_space.st_ino;
+  process.pid_namespace = namespace_of("/proc/self/ns/pid");
   std::array<char, 64> space;
   set_text(process.boot_id, read_text("/proc/sys/kernel/random/boot_id", space));
   return process;
@@ -58,8 +69,13 @@ PageLife life_of(const ProcessName& process) {
   if (own.start_ticks == 0 || own.boot_id[0] == 0) return PageLife::kUnknown;  // no /proc
   if (process.boot_id != own.boot_id) return PageLife::kDead;
   if (process.pid_namespace != own.pid_namespace) return PageLife::kUnknown;
-  const bool is_alive = process.start_ticks != 0 && start_ticks_of(process.pid) == process.start_ticks;
-  return is_alive ? PageLife::kAlive : PageLife::kDead;
+  const uint64_t start_ticks = start_ticks_of(process.pid);
+  if (start_ticks == 0 || process.start_ticks == 0) return PageLife::kDead;
+  if (start_ticks == process.start_ticks) return PageLife::kAlive;
+  // The process wrote its start time by the clock of its own time namespace.
+  const uint64_t own_clock = namespace_of("/proc/self/ns/time");
+  const uint64_t its_clock = namespace_of(path_of(process.pid, "ns/time").data());
+  return own_clock != 0 && its_clock != 0 && own_clock != its_clock ? PageLife::kUnknown : PageLife::kDead;
 }
 
 std::array<char, 32> own_program() {

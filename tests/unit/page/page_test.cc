@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -279,6 +280,40 @@ TEST_F(Pages, process_is_known_by_more_than_its_id) {
   process = own_process();
   process.pid_namespace++;
   EXPECT_EQ(life_of(process), PageLife::kUnknown);
+}
+
+/// In a process whose boot clock is ahead by 1000 s: writes its name to `out` and waits.
+[[noreturn]] void live_in_time_namespace(int out) {
+  constexpr int kNewTime = 0x80;  // CLONE_NEWTIME of <linux/sched.h>
+  constexpr std::string_view kOffset = "boottime 1000 0\n";
+  ProcessName name;
+  name.pid = 0;
+  const int offsets = unshare(kNewTime) == 0 ? open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC) : -1;
+  if (offsets >= 0 && ::write(offsets, kOffset.data(), kOffset.size()) == static_cast<ssize_t>(kOffset.size())) {
+    const pid_t child = fork();  // the first process in the namespace
+    if (child != 0) _exit(0);
+    name = own_process();
+  }
+  (void)!::write(out, &name, sizeof(name));
+  while (name.pid != 0) pause();
+  _exit(0);
+}
+
+TEST_F(Pages, process_in_another_time_namespace_is_not_called_dead) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) live_in_time_namespace(ready[1]);
+  ProcessName process;
+  ASSERT_EQ(::read(ready[0], &process, sizeof(process)), static_cast<ssize_t>(sizeof(process)));
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  close(ready[0]);
+  close(ready[1]);
+  if (process.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
+  EXPECT_EQ(life_of(process), PageLife::kUnknown);
+  kill(static_cast<pid_t>(process.pid), SIGKILL);
+  for (int i = 0; i < 5000 && life_of(process) == PageLife::kUnknown; i++) usleep(1000);
+  EXPECT_EQ(life_of(process), PageLife::kDead);
 }
 
 TEST_F(Pages, forked_child_leaves_the_page_alone) {
