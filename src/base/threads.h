@@ -57,7 +57,8 @@ bool start_thread(std::thread& thread, const char* name, F body) {
   return started;
 }
 
-inline constexpr Status kNoThread{
-    Code::kUnavailable, "the system does not allow another thread; raise its limit (ulimit -u, cgroup pids.max)"};
+inline constexpr Status kNoThread{Code::kUnavailable,
+                                  "the system does not allow another thread; raise its limit (ulimit -u, cgroup "
+                                  "pids.max), or free memory (ulimit -v)"};
 
 }  // namespace tern::base

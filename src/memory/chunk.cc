@@ -136,9 +136,39 @@ bool seal(int fd) {
   return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
 }
 
-constexpr Status kNoChunk(Code::kNoMemory,
-                          "no memory for messages: the system or the endpoint's memory limit is exhausted; free "
-                          "memory, or raise RpcOptions::memory_limit_bytes");
+constexpr Status kNoChunk(
+    Code::kNoMemory,
+    "no memory for messages: the system, the limit of this process (ulimit -v) or the endpoint's "
+    "memory limit is exhausted; free memory, or raise RpcOptions::memory_limit_bytes or ulimit -v");
+
+/// Whether a system call failed because a sandbox (seccomp) or a security module does not allow it.
+bool is_forbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
+
+/// The status of a failed memfd_create().
+Status no_memfd(int error) {
+  if (error == ENOMEM) return kNoChunk;
+  if (is_forbidden(error)) {
+    return {Code::kUnavailable,
+            "memfd_create is refused: shared memory needs Linux 3.17, and a sandbox that allows it; allow it, or use "
+            "udp"};
+  }
+  if (error == ENFILE) {
+    return {Code::kUnavailable,
+            "memfd_create failed: the system has no free descriptors for shared memory; raise fs.file-max (sysctl)"};
+  }
+  return {Code::kUnavailable,
+          "memfd_create failed: shared memory needs free descriptors; raise the limit of open files (ulimit -n)"};
+}
+
+/// The status of a failed call that gives a memfd its size, or maps or populates memory.
+Status no_pages(int error) {
+  if (error == EFBIG) {
+    return {Code::kUnavailable, "shared memory would exceed the limit on file sizes: raise it (ulimit -f)"};
+  }
+  if (!is_forbidden(error)) return kNoChunk;
+  return {Code::kUnavailable,
+          "a sandbox refuses memory for messages: allow mmap, madvise, and over shm ftruncate, for this process"};
+}
 
 Result<Chunk> map_huge(bool shared, int numa_node, uint32_t id, unsigned page_log2, size_t bytes) {
   Draft draft;
@@ -153,24 +183,16 @@ Result<Chunk> map_normal(bool shared, bool transparent, int numa_node, uint32_t 
   // start.)
   if (shared && bytes > available_bytes()) return kNoChunk;
   Draft draft;
-  if (!map_pages(draft, shared, 0, bytes)) {
-    if (shared && draft.fd < 0) {
-      return Status(Code::kUnavailable,
-                    "memfd_create failed: shared memory needs Linux 3.17 and free descriptors; "
-                    "raise the limit of open files (ulimit -n)");
-    }
-    if (shared && errno == EFBIG) {
-      return Status(Code::kUnavailable, "shared memory would exceed the limit on file sizes: raise it (ulimit -f)");
-    }
-    return kNoChunk;
-  }
+  if (!map_pages(draft, shared, 0, bytes)) return shared && draft.fd < 0 ? no_memfd(errno) : no_pages(errno);
   prefer_node(draft, numa_node);
   transparent = madvise(draft.base, draft.bytes, transparent ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0 && transparent &&
                 base::may_become_transparent(shared);
   if (shared) {
-    if (!populate(draft, false)) return kNoChunk;
+    if (!populate(draft, false)) return no_pages(errno);
     if (!seal(draft.fd)) {
-      return Status(Code::kUnavailable, "cannot seal a memfd against writing: shared memory needs Linux 5.1 or newer");
+      return Status(Code::kUnavailable,
+                    "cannot seal a memfd against writing: shared memory needs Linux 5.1 or newer, and a sandbox that "
+                    "allows fcntl(F_ADD_SEALS); or use udp");
     }
   }
   return draft.finish(id, transparent ? "transparent" : "normal");
