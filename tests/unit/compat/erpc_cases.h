@@ -311,6 +311,17 @@ TEST_F(Erpc, wrong_calls_throw_or_return_erpcs_errors) {
   unsetenv("TERN_ERPC_OPTIONS");
 }
 
+TEST_F(Erpc, a_wrong_failure_time_is_refused) {
+  for (const char* wrong : {"", "5s", " 100", "-1", "3600001", "5000000000", "0x10"}) {
+    setenv("TERN_ERPC_FAILURE_MS", wrong, 1);
+    EXPECT_THROW(erpc::Nexus{free_uri()}, std::runtime_error) << wrong;
+  }
+  for (const char* right : {"0", "3600000"}) {
+    setenv("TERN_ERPC_FAILURE_MS", right, 1);
+    EXPECT_NO_THROW(erpc::Nexus{free_uri()}) << right;
+  }
+}
+
 TEST_F(Erpc, rtt_rate_and_retransmission_figures_are_plausible) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();

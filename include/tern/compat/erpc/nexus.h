@@ -5,9 +5,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <system_error>
 
 #include <tern/nexus.h>
 
@@ -49,9 +53,16 @@ class Nexus {
   /// The silence of a server after which its sessions end, and the time from a session's end until the program is
   /// informed. eRPC's newest commit never detects the death of a server: processes that are stopped for seconds
   /// continue, and programs that end at about the same time rely on that. TERN_ERPC_FAILURE_MS sets another time.
+  /// Throws std::runtime_error.
   static std::chrono::milliseconds failure_delay() {
-    const char* const set = std::getenv("TERN_ERPC_FAILURE_MS");
-    return std::chrono::milliseconds(set == nullptr ? 5000 : std::strtoul(set, nullptr, 10));
+    uint32_t milliseconds = 5000;
+    if (const char* const set = std::getenv("TERN_ERPC_FAILURE_MS")) {
+      const char* const end = set + std::strlen(set);
+      const auto [rest, error] = std::from_chars(set, end, milliseconds);
+      rt_assert(error == std::errc() && rest == end && milliseconds <= 3'600'000,
+                "TERN_ERPC_FAILURE_MS: must be a number of milliseconds from 0 to 3600000");
+    }
+    return std::chrono::milliseconds(milliseconds);
   }
   struct Function {
     erpc_req_func_t function = nullptr;
