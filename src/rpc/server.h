@@ -14,7 +14,8 @@
 namespace tern::rpc {
 
 /// Every request touches the first cache line, and in a session with one call at a time the third one, which is slot 0.
-/// Of the second one, most transports need only ServerSession::payload_bytes_max(), and shm does not.
+/// Of the second one most requests need only ServerSession::payload_bytes_max(), and those over shm that are answered
+/// at once not even that.
 struct alignas(64) Server {
   explicit Server(const session::ServerTerms& terms) : session(terms) {}
 

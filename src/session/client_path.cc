@@ -4,14 +4,18 @@
 #include <algorithm>
 #include <new>
 
+#include "base/check.h"
+
 namespace tern::session {
 
 void ClientSession::pair() {
+  CHECK(state_ == State::kProbing);  // later the memory of first_probe_ns_ has another use
   proof_.pair();
   first_probe_ns_ = 0;
 }
 
 ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
+  CHECK(state_ == State::kProbing);
   if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
   return make_path_probe(proof_.next(), now_ns);
 }

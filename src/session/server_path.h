@@ -18,7 +18,7 @@ class TERN_API ServerPath {
       : path_token_(path_token), session_token_(session_token), first_request_count_(first_request_count) {}
 
   uint32_t session_token() const { return session_token_; }
-  uint32_t first_request_number() const { return first_request_count_ << wire::kSlotBits; }
+  uint32_t first_request_number() const { return uint32_t{first_request_count_} << wire::kSlotBits; }
   /// True if a pair reply has been sent. The session keeps its token, because few sessions have one.
   bool has_pair_token() const { return has_pair_token_; }
 
@@ -53,8 +53,8 @@ class TERN_API ServerPath {
   static constexpr uint32_t kShortRepliesMax = 3;
   static constexpr uint32_t kShortRepliesMs = 5000;
 
-  /// Time of the first short reply of the present kShortRepliesMax, in ms. It wraps after 50 days. A client that asks
-  /// again after just that time waits for at most kShortRepliesMs more.
+  /// Time of the first short reply of the present kShortRepliesMax, in whole ms. It wraps after 50 days. A client that
+  /// asks again after just that time waits for at most kShortRepliesMs more.
   uint32_t short_replies_since_ms_ = 0;
   uint32_t path_token_;
   uint32_t session_token_;

@@ -354,7 +354,7 @@ class TERN_API ServerSession {
   ServerSlot** slots_ = &only_slot_;
   ServerSlot* only_slot_ = nullptr;
   // Every request touches the fields up to the first member of `received_`. With the 8 B that the endpoint keeps before
-  // the session they fill a cache line. The next line has payload_bytes_max_, which only some transports need.
+  // the session they fill a cache line. The next line has payload_bytes_max_ (rpc/server.h).
   [[no_unique_address]] NumberWindow received_;  // cr_number_ is in its padding
   /// kCreditReturn: number of the packet that arrived at cr_since_ns_. kHeld: oldest_held(). Low half.
   uint32_t cr_number_ = 0;

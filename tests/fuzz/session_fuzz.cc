@@ -72,7 +72,9 @@ class Target {
     if (client_pools_.response_credits_free != 64) std::abort();
     server_->end_all(offers_);
     server_->give_back(server_pools_);
-    if (offers_.arriving_bytes != 0) std::abort();
+    const size_t taken = server_pools_.slots.taken() + server_pools_.assemblies.taken() + server_pools_.extras.taken() +
+                         server_pools_.number_bits.taken();
+    if (offers_.arriving_bytes != 0 || taken != 0) std::abort();
   }
 
   void step(Input& in) {
