@@ -46,6 +46,8 @@ class DeviceHandle {
 
   uint16_t port_id() const { return port_id_; }
   const DpdkDevice& facts() const { return facts_; }
+  /// False: EAL had the device before.
+  bool is_plugged() const { return is_plugged_; }
 
  private:
   DeviceHandle() = default;

@@ -50,16 +50,17 @@ uint16_t descriptors(uint32_t wanted, const rte_eth_desc_lim& limits) {
 }
 
 /// The length of a receive ring that differs from the setup of its queue.
-uint32_t ring_frames_of(const DpdkDevice& device) {
+uint32_t ring_frames_of(const DpdkDevice& device, const DpdkWishes& wishes) {
   constexpr uint32_t kLogMax = 14;
   const DriverFaults& faults = faults_of(device.info.driver_name);
-  if (faults.ring_default == 0) return UINT16_MAX;
+  const bool is_told = faults.ring_argument.empty() && wishes.receive_buffers != DpdkWishes::kReceiveBuffersDefault;
+  if (faults.ring_default == 0 || is_told) return UINT16_MAX;
   const size_t at = faults.ring_argument.empty() ? std::string::npos : device.arguments.find(faults.ring_argument);
   if (at == std::string::npos) return faults.ring_default;
   const std::string_view behind = std::string_view(device.arguments).substr(at + faults.ring_argument.size());
   uint32_t value = 0;
-  if (std::from_chars(behind.data(), behind.data() + behind.size(), value).ec != std::errc())
-    return faults.ring_default;
+  const auto error = std::from_chars(behind.data(), behind.data() + behind.size(), value).ec;
+  if (error != std::errc() || value == 0) return faults.ring_default;
   return faults.is_ring_log ? 1u << std::min(value, kLogMax) : value;
 }
 
@@ -140,7 +141,8 @@ Result<DpdkPlan> plan_dpdk(const DpdkDevice& device, const DpdkWishes& wishes, D
   if (!mtu_bytes.ok()) return mtu_bytes.status();
   plan.queues = *queues;
   plan.mtu_bytes = *mtu_bytes;
-  plan.receive_descriptors = descriptors(std::min(wishes.receive_buffers, ring_frames_of(device)), info.rx_desc_lim);
+  plan.receive_descriptors =
+      descriptors(std::min(wishes.receive_buffers, ring_frames_of(device, wishes)), info.rx_desc_lim);
   plan.send_descriptors = descriptors(kSendDescriptors, info.tx_desc_lim);
   const bool is_shared = steering == DpdkSteering::kShared;
   plan.mbufs = plan.receive_descriptors + (is_shared ? kSharedMbufs : kPrivateMbufs);

@@ -26,7 +26,8 @@ struct DpdkDevice {
 struct DpdkWishes {
   uint32_t queues = 0;     ///< of endpoints; 0: as many as they can use
   uint32_t mtu_bytes = 0;  ///< 0: the present MTU
-  uint32_t receive_buffers = 4096;
+  static constexpr uint32_t kReceiveBuffersDefault = 4096;
+  uint32_t receive_buffers = kReceiveBuffersDefault;
   bool is_own_mode = false;
   uint32_t cpus = 1;
 };

@@ -87,21 +87,23 @@ class DpdkPort::Registry {
   };
 
   /// The open port of a device, whose name may be the one that an endpoint gave or the port's own. No name means the
-  /// only port, if EAL has no free one. Null: the device has no open port.
+  /// only port that EAL has found, if that is open. Null: the device has no open port.
   Entry* find(const DeviceText& text) REQUIRES(mutex_) {
     for (const auto& entry : entries_) {
       if (text.name == entry->port->internals_->text.name || text.name == entry->core().facts().name)
         return entry.get();
     }
     uint16_t id = 0;
-    const bool is_only = text.name.empty() && entries_.size() == 1 && DeviceHandle::free_ports(&id) == 0;
+    const bool is_only = text.name.empty() && entries_.size() == 1 && !entries_.front()->core().device().is_plugged() &&
+                         DeviceHandle::free_ports(&id) == 0;
     return is_only ? entries_.front().get() : nullptr;
   }
 
   static Status compare(const Internals& open, const DpdkChoice& choice, const DeviceText& text) {
     const DpdkChoice& other = open.choice;
     const char* differs = nullptr;
-    if (!text.arguments.empty() && text.arguments != open.text.arguments) differs = "device (its arguments)";
+    if (!text.arguments.empty() && text.arguments != open.core->device().facts().arguments)
+      differs = "device (its arguments)";
     if (!choice.eal.empty() && choice.eal != other.eal) differs = "eal";
     if (choice.address != other.address) differs = "address";
     if (choice.gateway != other.gateway) differs = "gateway";

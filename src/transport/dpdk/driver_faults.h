@@ -41,10 +41,11 @@ inline constexpr std::array<DriverFaults, 6> kDriverFaults = {{
     // Its rings have the length of its argument, and it ignores that of the queues' setup.
     {.driver = "net_af_packet", .ring_default = 512, .ring_argument = "framecnt="},
     // A queue that is set up with more descriptors than the device's ring has gets as many as the ring has, and the
-    // driver cannot be asked for their number. QEMU's rings have 256 unless it was told otherwise.
+    // driver cannot be asked for their number. QEMU's rings have 256 unless it was told otherwise. A user who sets
+    // receive_buffers knows the ring.
     {.driver = "net_virtio", .ring_default = 256},
-    // The same, but the length is an argument. It accepts external buffers like a NIC, but its backend is another
-    // process, which cannot access them.
+    // Its rings, too, have no more than its argument. It accepts external buffers like a NIC, but its backend is
+    // another process, which cannot access them.
     {.driver = "net_virtio_user", .ring_default = 256, .ring_argument = "queue_size=", .has_far_buffers = true},
     // The kernel drops what an AF_XDP socket sends and receives in a buffer that crosses pages which do not follow each
     // other in physical memory. Two buffers a page were tried, too: with --no-huge no frames arrive in them.

@@ -36,7 +36,15 @@ constexpr ethernet::Names kNames{"dpdk", "Dpdk"};
 constexpr Status kNoMemory{Code::kNoMemory, "dpdk: no memory for a port: free some"};
 constexpr Status kNoRule{
     Code::kUnavailable,
-    "dpdk: the driver refuses a flow rule for the interface's new MAC address: create a new endpoint"};
+    "dpdk: the driver refuses a flow rule for the interface's MAC address: free some of the device's rules"};
+
+/// True if the kernel has an interface with this index and MTU. `index`: 0 for none.
+bool has_mtu(uint32_t index, uint32_t mtu_bytes) {
+  if (index == 0) return false;
+  const auto interface = neighbours::interface_by_index(index);
+  return interface.ok() && interface->mtu_bytes == mtu_bytes;
+}
+
 /// IANA's dynamic ports: 49152 to 65535.
 constexpr uint32_t kPortMin = 49152, kPorts = 65536 - kPortMin;
 constexpr uint32_t kHostFrames = 256;
@@ -185,7 +193,8 @@ Status PortCore::configure(const DpdkPlan& plan) {
   if (error != 0) return why_refused(facts_.name, "its configuration", error);
   // The configuration's MTU only sizes buffers, and is what rte_eth_dev_get_mtu() returns from now on.
   if (choice_.mtu_bytes != 0) error = rte_eth_dev_set_mtu(id_, static_cast<uint16_t>(plan.mtu_bytes));
-  if (error == -ENOTSUP) error = 0;  // a device without an MTU of its own
+  // A device without an MTU of its own; or its interface has this MTU, and the process has no right to change it.
+  if (error == -ENOTSUP || (error != 0 && has_mtu(device_->facts().info.if_index, plan.mtu_bytes))) error = 0;
   return error == 0 ? Status() : why_refused(facts_.name, "the MTU of Dpdk::Options::mtu", error);
 }
 

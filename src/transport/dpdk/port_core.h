@@ -117,6 +117,7 @@ class PortCore {
 
   uint16_t id() const { return id_; }
   const DpdkFacts& facts() const { return facts_; }
+  const DeviceHandle& device() const { return *device_; }
   neighbours::Host& host() { return *host_; }
   const std::optional<neighbours::OwnAddress>& own() const { return own_; }
   PortQueue& queue(uint16_t number) const { return queues_[number]; }

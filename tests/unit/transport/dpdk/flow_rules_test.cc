@@ -125,7 +125,7 @@ TEST_F(DpdkFlowRules, refused_rule__ends_the_endpoint) {
   change_mac();
   EXPECT_TRUE(run_until({&end}, [&] { return !end->failure().ok(); }));
   EXPECT_EQ(end->failure().message(),
-            "dpdk: the driver refuses a flow rule for the interface's new MAC address: create a new endpoint");
+            "dpdk: the driver refuses a flow rule for the interface's MAC address: free some of the device's rules");
 }
 
 }  // namespace

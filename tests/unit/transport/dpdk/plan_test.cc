@@ -191,9 +191,15 @@ TEST(DpdkPlan, ring_whose_length_the_driver_does_not_report__is_known) {
   EXPECT_EQ(of("net_af_packet", "iface=eth1,framecnt=2048"), 2048);
   EXPECT_EQ(of("net_af_packet", "framecnt=100000,iface=eth1"), 4096);
   EXPECT_EQ(of("net_af_packet", "framecnt=x"), 512);
+  EXPECT_EQ(of("net_af_packet", "framecnt=0x400"), 512);
   EXPECT_EQ(of("net_virtio_user", "path=/run/a.sock"), 256);
   EXPECT_EQ(of("net_virtio_user", "path=/run/a.sock,queue_size=1024,queues=1"), 1024);
   EXPECT_EQ(of("net_virtio", ""), 256);
+  DpdkDevice virtio = plain();
+  virtio.info.driver_name = "net_virtio";
+  DpdkWishes wishes;
+  wishes.receive_buffers = 1024;
+  EXPECT_EQ(plan_dpdk(virtio, wishes, DpdkSteering::kShared)->receive_descriptors, 1024) << "the user knows the ring";
   EXPECT_EQ(of("net_memif", "role=server"), 1024);
   EXPECT_EQ(of("net_memif", "rsize=8,role=server"), 256);
   EXPECT_EQ(of("net_memif", "rsize=12"), 4096);

@@ -58,7 +58,8 @@ struct Dpdk {
     /// 0: as many as endpoints can use, at most 16. A device that cannot steer has one queue for any number of
     /// endpoints.
     uint32_t queues = 0;
-    /// The MTU to which the device is set, in bytes of an IP packet, 576 to 9000; 0: its present MTU.
+    /// The MTU to which the device is set, in bytes of an IP packet, 576 to 9000; 0: its present MTU. If the kernel has
+    /// an interface of the device, that one's MTU changes, too, and stays.
     uint32_t mtu = 0;
     /// Bytes of a datagram's UDP payload, 536 to 8972; 0: as many as the MTU allows. Lower it where a link on the path
     /// has a smaller MTU. Peers use the smaller of their values.
