@@ -50,7 +50,9 @@ int create_memfd(unsigned huge_log2) {
   const unsigned huge = huge_log2 != 0 ? MFD_HUGETLB | huge_log2 << kHugeShift : 0;
   int fd = memfd_create("tern-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING | huge);
   // vm.memfd_noexec = 2 refuses a memfd that could be executed.
-  if (fd < 0 && errno == EACCES) fd = memfd_create("tern-arena", MFD_CLOEXEC | MFD_NOEXEC_SEAL | huge);
+  if (fd >= 0 || errno != EACCES) return fd;
+  fd = memfd_create("tern-arena", MFD_CLOEXEC | MFD_NOEXEC_SEAL | huge);
+  if (fd < 0 && errno == EINVAL) errno = EACCES;  // a kernel before 6.3 has no such flag, and something else refuses
   return fd;
 }
 

@@ -72,10 +72,9 @@ PageLife life_of(const ProcessName& process) {
   const uint64_t start_ticks = start_ticks_of(process.pid);
   if (start_ticks == 0 || process.start_ticks == 0) return PageLife::kDead;
   if (start_ticks == process.start_ticks) return PageLife::kAlive;
-  // The process wrote its start time by the clock of its own time namespace.
-  const uint64_t own_clock = namespace_of("/proc/self/ns/time");
+  // The process wrote its start time by the clock of its own time namespace, which it may not be allowed to tell.
   const uint64_t its_clock = namespace_of(path_of(process.pid, "ns/time").data());
-  return own_clock != 0 && its_clock != 0 && own_clock != its_clock ? PageLife::kUnknown : PageLife::kDead;
+  return its_clock == namespace_of("/proc/self/ns/time") ? PageLife::kDead : PageLife::kUnknown;
 }
 
 std::array<char, 32> own_program() {

@@ -21,8 +21,8 @@ using ReadAt = std::function<size_t(uint64_t, std::span<std::byte>)>;
 /// Reads from a file, which must outlive the result. The file is not mapped, because a mapped file that becomes shorter
 /// ends its reader by SIGBUS.
 ReadAt read_from(const base::Descriptor& file);
-/// Opens a regular file of this user for reading. Returns no descriptor on failure; errno has the reason,
-/// for base::reason_not_opened().
+/// Opens a regular file of this user for reading. Returns no descriptor on failure; errno has the reason, for
+/// base::reason_not_opened().
 base::Descriptor open_page(const std::string& path);
 
 /// Reads the header and checks it, including all offsets that follow from its sizes. kUnavailable: it is not a page.

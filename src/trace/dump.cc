@@ -137,8 +137,9 @@ Status dump(const Ring& ring, const std::string& path) { return dump_to(open_pri
 
 Status dump_into(const Ring& ring, const std::string& folder) {
   std::array<char, PATH_MAX> path{};
+  const std::string where = " to " + folder;  // before the call that sets errno
   const base::Descriptor file(open_new(folder.c_str(), path.data(), path.size()));
-  const Status status = dump_to(file, ring, " to " + folder);
+  const Status status = dump_to(file, ring, where);
   if (file && !status.ok()) unlink(path.data());
   return status;
 }

@@ -10,8 +10,8 @@
 namespace tern::trace {
 
 /// Writes the records of `ring`, which may grow meanwhile, to a new file of mode 0600, or over an old file. An old file
-/// of this user gets mode 0600, too. kUnavailable: it cannot be written, or is not a regular file; the
-/// message has the reason, but not the path. Throws std::bad_alloc.
+/// of this user gets mode 0600, too. kUnavailable: it cannot be written, or is not a regular file; the message has the
+/// reason, but not the path. Throws std::bad_alloc.
 Status dump(const Ring& ring, const std::string& path);
 
 /// Like dump(), to a new file "tern-trace-PID-N" in `folder`, where N is the first free number. A failure leaves no
