@@ -246,6 +246,7 @@ bool parse_times(std::string_view text, std::span<std::chrono::nanoseconds> time
   const char* const end = at + text.size();
   for (size_t i = 0; i < times.size(); i++) {
     if (i > 0 && (at == end || *at++ != ',')) return false;
+    while (at != end && *at == ' ') at++;
     uint64_t ns = 0;
     const auto [rest, error] = std::from_chars(at, end, ns);  // takes no sign
     if (error != std::errc() || ns > kNsMax) return false;
