@@ -128,7 +128,7 @@ struct RpcOptions {
   /// The congestion controller of client sessions whose SessionOptions say kDefault.
   CongestionControl congestion_control = CongestionControl::kDefault;
   /// A client reports finished requests after this long without new ones, so that the server can free responses. With
-  /// many sessions that is later: 5 us for each session that waits for a report or another timer, at most 10 s. The
+  /// many sessions that is later: 10 us for each session that waits for a report or another timer, at most 10 s. The
   /// server frees a response after 25 s without a packet about it.
   Duration report_delay = std::chrono::milliseconds(100);
   /// Use 2 MB pages for message memory if the system has some, otherwise normal pages.
@@ -355,7 +355,8 @@ class Endpoint {
   TERN_API const EndpointCounters& counters() const;
   /// Writes the records of RpcOptions::trace_records to a file of mode 0600, which scripts/trace reads. An older file
   /// is replaced. Any thread, as long as the endpoint exists; the endpoint may run meanwhile. kMisuse: the endpoint has
-  /// no trace. kUnavailable: the file cannot be written; the message has the reason. kNoMemory.
+  /// no trace. kUnavailable: the file cannot be written, or is not a regular one; the message has the reason.
+  /// kNoMemory.
   TERN_API Status dump_trace(std::string_view file) const;
   /// The speed of the link below, as the transport knows or assumes it. Any thread.
   TERN_API uint64_t link_bytes_per_sec() const;

@@ -63,7 +63,7 @@ struct TappedPacket {
 
 /// The scheduler of a busy machine, on which a host's threads run only a part of the time. Host::set_time_slices(). A
 /// worker's task takes no longer because of slices, except that a task whose end is in a wait ends after the wait.
-/// Workers therefore do more than their share of work.
+/// Workers therefore do more than their share of work, up to all of it.
 struct TimeSlices {
   /// The threads that are scheduled.
   enum class What : uint8_t {
