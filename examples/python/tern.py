@@ -213,7 +213,10 @@ def _size(value):
 
 
 def _nanoseconds(seconds):
-    value = int(seconds * 1e9)
+    try:
+        value = int(seconds * 1e9)
+    except OverflowError:  # of an infinite number
+        raise ValueError(f"{seconds} seconds are out of range") from None
     if not -2**63 <= value <= FOREVER:
         raise ValueError(f"{seconds} seconds are out of range")
     return value
@@ -505,7 +508,7 @@ class Session:
     def call(self, request_type, request, response, then, deadline=None):
         """then(status, request, response, app_code) runs once, with both Buffers, which are freed afterwards unless it
         has used them again. If the call is refused, the caller keeps the Buffers. Returns a name for cancel()."""
-        options, name = CallOptions(deadline_ns=0 if deadline is None else max(1, int(deadline * 1e9))), CallName()
+        options, name = CallOptions(deadline_ns=0 if deadline is None else max(1, _nanoseconds(deadline))), CallName()
         request_type = _uint16(request_type)
         context = _register(self._endpoint, then)
         _started(_call_start(self._endpoint._handle, self._name, request_type, request._handle, response._handle,
