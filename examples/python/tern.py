@@ -9,8 +9,12 @@ Messages are memoryviews of tern's own memory, so nothing is copied that the pro
 buffer or request; slices of it and arrays over it must end before that. Errors of the C interface are raised as
 tern.Error, whose text names the rule. Threads are those of docs/threads.md: the thread that runs an endpoint's loop
 makes all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises the exception, or
-run_once(), close() or destroy(), whichever the callback runs in. They raise KeyboardInterrupt after Ctrl-C, too. A signal
-handler of the program should call stop(), because an exception of its own is lost where a callback begins.
+run_once(), close() or destroy(), whichever the callback runs in.
+
+After Ctrl-C they and ask() raise KeyboardInterrupt when the library has returned. A callback is not interrupted; it
+ends first. For this, an Endpoint that is created in the main thread replaces Python's own handler of SIGINT, and leaves
+it replaced. A handler of the program stays. asyncio.run(), too, replaces only Python's own handler: create the Endpoint
+inside of it. Other signals' handlers should call stop(), because an exception is lost where a callback begins.
 
 The library is libtern_c.so.0.1, or what the environment variable TERN_LIBRARY names.
 """
@@ -255,7 +259,7 @@ def _run_callback(context, is_last, *arguments):
         _forget(context)
     try:
         function(*arguments)
-    except BaseException as error:  # pylint: disable=broad-except  # _raise() raises it
+    except BaseException as error:  # pylint: disable=broad-except  # _run_in() raises it
         if endpoint._raised is None:
             endpoint._raised = error
     if endpoint._raised is not None:
@@ -263,32 +267,41 @@ def _run_callback(context, is_last, *arguments):
 
 
 _main_thread = threading.main_thread().ident  # Python handles signals in it
+_running = None  # the endpoint whose callbacks the library may call in the main thread at present
 
 
-class _Running:
-    """The time in which the library may call an endpoint's callbacks. At its end it raises what they have raised. In the
-    main thread it also notes Ctrl-C and raises KeyboardInterrupt, because Python's own handler would raise it where a
-    callback begins, and ctypes drops such an exception together with the callback."""
+def _on_interrupt(number, frame):
+    """The handler of SIGINT. Python's own one would raise KeyboardInterrupt where a callback begins, and ctypes drops
+    such an exception together with the callback. This one only notes it while the library may call back."""
+    if _running is None:
+        _signal.default_int_handler(number, frame)
+    else:
+        _running._raised = KeyboardInterrupt()
 
-    def __init__(self, endpoint):
-        self._endpoint, self._handler_before = endpoint, None
 
-    def __call__(self, *_):
-        """The handler of SIGINT."""
-        self._endpoint._raised = KeyboardInterrupt()
+def _run_in(endpoint, function, *arguments):
+    """Calls a function in which the library may call an endpoint's callbacks. Then raises what they have raised, and
+    KeyboardInterrupt after Ctrl-C.
 
-    def __enter__(self):
-        if threading.get_ident() == _main_thread:
-            handler = _signal.getsignal(_signal.SIGINT)
-            # Another endpoint's handler: this loop runs in a callback of that endpoint.
-            if handler is _signal.default_int_handler or isinstance(handler, _Running):
-                self._handler_before = handler
-                _signal.signal(_signal.SIGINT, self)
-
-    def __exit__(self, *_):
-        if self._handler_before is not None and _signal.getsignal(_signal.SIGINT) is self:
-            _signal.signal(_signal.SIGINT, self._handler_before)
-        self._endpoint._raise()
+    Another signal's handler may raise an exception of its own at any call. So nothing is called between the change of
+    _running and the try blocks, nor in the finally blocks: Python 3.10 and later handle signals only at calls, where
+    functions begin, and at jumps back."""
+    global _running  # pylint: disable=global-statement
+    is_main, before = threading.get_ident() == _main_thread, _running  # before: this call is in another one's callback
+    if is_main:
+        _running = endpoint
+    try:
+        try:
+            return function(*arguments)
+        finally:
+            if is_main:
+                _running = before
+    finally:
+        if is_main:
+            _running = before  # again, because an older Python can raise just before the first one
+        if endpoint._raised is not None:
+            raised, endpoint._raised = endpoint._raised, None
+            raise raised
 
 
 @Function
@@ -362,20 +375,23 @@ class Endpoint:
 
     def __init__(self, nexus, **options):
         self._handle, self._contexts, self._raised, self._is_stopped = c_void_p(), set(), None, False
+        if threading.get_ident() == _main_thread and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, _on_interrupt)
         _check(_create(nexus._handle, byref(EndpointOptions(**options)), byref(self._handle)))
 
     def destroy(self):
         """Pending calls end here with CANCELLED; pending timers and posted functions never run."""
-        with _Running(self):
-            _check(_destroy(self._handle))
-            self._handle = c_void_p()
-            for context in list(self._contexts):
-                _forget(context)
+        _run_in(self, self._destroy_now)
+
+    def _destroy_now(self):
+        _check(_destroy(self._handle))
+        self._handle = c_void_p()
+        for context in list(self._contexts):
+            _forget(context)
 
     def close(self, seconds=1.0):
         """Waits until calls and requests have ended, for at most `seconds`. Ctrl-C does not end the wait earlier."""
-        with _Running(self):
-            _check(_close(self._handle, _nanoseconds(seconds)))
+        _check(_run_in(self, _close, self._handle, _nanoseconds(seconds)))
 
     def __enter__(self):
         return self
@@ -411,27 +427,19 @@ class Endpoint:
         end = None if seconds is None else time.monotonic() + seconds
         if end is not None and seconds <= 0:
             return  # a stop() before it is for the next run
-        with _Running(self):
-            while not self._is_stopped and (end is None or time.monotonic() < end):
-                self._run_briefly(0.1 if end is None else min(0.1, end - time.monotonic()))
-            self._is_stopped = False  # also if the time is over: no later run() ends by this stop()
+        while not self._is_stopped and (end is None or time.monotonic() < end):
+            self._run_briefly(0.1 if end is None else min(0.1, end - time.monotonic()))
+        self._is_stopped = False  # also if the time is over: no later run() ends by this stop()
 
     def _run_briefly(self, seconds):
         """Runs the loop for at most this time. Python handles signals after it."""
-        _check(_run(self._handle, max(0, _nanoseconds(seconds))))
-        self._raise()
+        _check(_run_in(self, _run, self._handle, max(0, _nanoseconds(seconds))))
 
     def run_once(self):
         """Runs one iteration without waiting. Returns the number of packets."""
         packets = c_size_t()
-        with _Running(self):
-            _check(_run_once(self._handle, byref(packets)))
+        _check(_run_in(self, _run_once, self._handle, byref(packets)))
         return packets.value
-
-    def _raise(self):
-        raised, self._raised = self._raised, None
-        if raised is not None:
-            raise raised
 
     def stop(self):
         """Any thread."""
@@ -529,12 +537,14 @@ class Session:
             outcome.append((status, app_code, bytes(response.view) if status.code == OK else b""))
             _stop(self._endpoint._handle)  # not stop(), which would end a later run() if this one raises
 
-        with _Running(self._endpoint):
+        def exchange():
             request = self._endpoint.alloc(len(message))
             request.view[:] = message
             self.call(request_type, request, self._endpoint.alloc(answer_bytes_max), done, deadline)
             while not outcome:
                 self._endpoint._run_briefly(0.1)
+
+        _run_in(self._endpoint, exchange)  # all of it: no Ctrl-C comes between the call and the change of its buffers
         status, app_code, answer = outcome[0]
         if status.code != OK:
             raise Error(status, app_code)

@@ -102,6 +102,38 @@ class Hello(unittest.TestCase):
 
 ECHO, KEEP, FAIL, RAISE, FORGET, WORKER, LATE = range(1, 8)
 
+# A program that ends its loop by an alarm whose handler raises, and in each round sends Ctrl-C afterwards. The times of
+# the alarms are spread over those of some calls.
+AFTER_ANOTHER_HANDLER = """
+import signal, sys
+sys.path.insert(0, sys.argv[1])
+import tern
+
+def alarm(*_):
+    raise TimeoutError
+
+def program():
+    lost = 0
+    with tern.Nexus() as nexus, tern.Endpoint(nexus, transport="shm", no_huge_pages=1) as endpoint:
+        for round_ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + round_ * 1e-7)
+                while True:
+                    CALL
+            except TimeoutError:
+                pass
+            try:
+                signal.raise_signal(signal.SIGINT)
+                lost += 1
+            except KeyboardInterrupt:
+                pass
+    print(lost, "of 300 lost")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGALRM, alarm)
+program()
+"""
+
 
 class Python(unittest.TestCase):
     """A server and its client on two endpoints of this process: the server's loop runs in a thread."""
@@ -303,7 +335,6 @@ class Python(unittest.TestCase):
             thread.join()
             self.client.run(0.05)
             self.assertEqual(called, [1])  # the callback was not dropped
-            self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
 
     def test_ctrl_c_in_ask_is_not_lost(self):
         def answer():
@@ -341,6 +372,45 @@ class Python(unittest.TestCase):
                 endpoint.destroy()
             except KeyboardInterrupt:  # by its last callback
                 pass
+
+    def test_ctrl_c_after_a_loop_inside_of_another_one_is_not_lost(self):
+        inner, order = tern.Endpoint(self.nexus, transport="shm", endpoint_id=2, no_huge_pages=1), []
+
+        def run_inner():
+            inner.post(lambda: signal.raise_signal(signal.SIGINT))
+            with self.assertRaises(KeyboardInterrupt):
+                inner.run(5)
+            order.append("inner")
+            signal.raise_signal(signal.SIGINT)
+            order.append("outer")  # the callback went on
+        self.client.post(run_inner)
+        with inner, self.assertRaises(KeyboardInterrupt):
+            self.client.run(5)
+        self.assertEqual(order, ["inner", "outer"])
+        with self.assertRaises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            order.append("here")
+        self.assertEqual(order, ["inner", "outer"])  # outside of the loops it comes at once
+
+    def test_ctrl_c_is_not_lost_after_another_handler_has_raised(self):
+        for call in ("endpoint.run_once()", "endpoint.run(1e-6)"):
+            with self.subTest(call):
+                ran = run([sys.executable, "-B", "-c", AFTER_ANOTHER_HANDLER.replace("CALL", call),
+                           ROOT / "examples/python"])
+                self.assertEqual((ran.stdout, ran.stderr, ran.returncode), ("0 of 300 lost\n", "", 0))
+
+    def test_endpoint_of_the_main_thread_replaces_only_pythons_own_handler_of_ctrl_c(self):
+        def create():
+            tern.Endpoint(self.nexus, transport="shm", endpoint_id=2, no_huge_pages=1).destroy()
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        for handler in (signal.SIG_IGN, lambda *_: None, signal.default_int_handler):
+            signal.signal(signal.SIGINT, handler)
+            thread = threading.Thread(target=create)
+            thread.start()
+            thread.join()
+            self.assertIs(signal.getsignal(signal.SIGINT), handler)
+            create()
+            self.assertEqual(signal.getsignal(signal.SIGINT) is handler, handler is not signal.default_int_handler)
 
     def test_program_with_its_own_handler_of_ctrl_c_keeps_it(self):
         heard = []
