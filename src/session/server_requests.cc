@@ -82,7 +82,8 @@ ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, ui
     give_back_response(slot, offers);  // the client has it, and the next answer may take long
   }
   forget_ranges(index);
-  forget_answer(slot);  // the client would take the acknowledgement of a cancel for an answer to the new request
+  // The client would take the acknowledgement of a cancel for an answer to the new request.
+  if (response_mask_ != 0) forget_answer(slot);
   slot->request_number = header.request_number();
   slot->type = static_cast<uint16_t>(header.request_type());
   slot->request_bytes = header.message_bytes();

@@ -160,8 +160,7 @@ bool ServerSession::grow_slots(uint32_t index) {
 }
 
 /// Null: no memory.
-ServerSlot* ServerSession::find_or_make_slot(uint32_t index, ServerPools& pools) {
-  if (slot_at(index) != nullptr) return slot_at(index);
+ServerSlot* ServerSession::make_slot(uint32_t index, ServerPools& pools) {
   if (index > slot_mask_ && !grow_slots(index)) return nullptr;
   ServerSlot* slot = index == 0 ? &first_slot_ : pools.slots.take();
   if (slot == nullptr) return nullptr;

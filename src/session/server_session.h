@@ -240,7 +240,10 @@ class TERN_API ServerSession {
   // Slots.
   /// Null: the slot has had no request. `index` must be below window().
   ServerSlot* slot_at(uint32_t index) const { return index <= slot_mask_ ? slots_[index] : nullptr; }
-  ServerSlot* find_or_make_slot(uint32_t index, ServerPools& pools);
+  ServerSlot* find_or_make_slot(uint32_t index, ServerPools& pools) {
+    return slot_at(index) != nullptr ? slot_at(index) : make_slot(index, pools);
+  }
+  ServerSlot* make_slot(uint32_t index, ServerPools& pools);
   bool grow_slots(uint32_t index);
   /// Number of the slot's present or last request. A slot that has not been made also has such a number.
   uint32_t number_of(uint32_t index) const {

@@ -191,13 +191,9 @@ class NumberWindow {
   /// Adds a number. `full` must be the result of admit(), and reserve() must have returned true for it, without an
   /// insert() since.
   void insert(uint64_t full, Pool& pool) {
-    if (full == largest_ + 1) [[likely]] {
-      insert_next();
-    } else {
-      bits_->insert(full, largest_);
-      largest_ = std::max(largest_, full);
-    }
-    if (bits_ != nullptr && is_whole()) give_back(pool);
+    if (full == largest_ + 1 && bits_ == nullptr) [[likely]]
+      return insert_next();
+    insert_out_of_order(full, pool);
   }
   /// Adds the number largest() + 1.
   void insert_next() { largest_++; }
@@ -218,6 +214,16 @@ class NumberWindow {
       const uint64_t bits = std::min<uint64_t>(count() - std::min<uint64_t>(count(), 64 * i), 64);
       words[i] = bits == 0 ? 0 : ~uint64_t{0} << (64 - bits);
     }
+  }
+  /// insert() while a number is missing, or of one that does not follow the largest. Not inlined, for the others.
+  [[gnu::noinline]] void insert_out_of_order(uint64_t full, Pool& pool) {
+    if (full == largest_ + 1) {
+      insert_next();
+    } else {
+      bits_->insert(full, largest_);
+      largest_ = std::max(largest_, full);
+    }
+    if (is_whole()) give_back(pool);
   }
   bool is_whole() const {
     uint64_t words[kWords], whole[kWords];
