@@ -17,6 +17,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -227,13 +228,21 @@ TEST(RingDeathTest, failed_check_writes_all_rings_and_names_the_file) {
 /// The exit code of fail_on_full_disk() if the process may not mount.
 constexpr int kNotHere = 77;
 
+/// Number of files and folders for which the working directory's file system has space. Signal handlers may call it.
+uint64_t free_files() {
+  struct statfs about;
+  return statfs(".", &about) == 0 ? about.f_ffree : 0;
+}
+uint64_t free_files_before = 0;
+
 /// In a child process: fails a CHECK in a working directory that has no space for the trace. The exit code is 0 if that
 /// directory is empty afterwards.
 [[noreturn]] void fail_on_full_disk(const std::string& folder) {
   const bool is_set = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                       mount("none", folder.c_str(), "tmpfs", 0, "size=16k") == 0 && chdir(folder.c_str()) == 0;
   if (!is_set) _exit(kNotHere);
-  std::signal(SIGABRT, [](int) { _exit(std::filesystem::is_empty(".") ? 0 : 1); });
+  free_files_before = free_files();
+  std::signal(SIGABRT, [](int) { _exit(free_files() == free_files_before ? 0 : 1); });
   std::freopen("/dev/null", "w", stderr);
   auto ring = make(1024);
   for (uint64_t i = 0; i < 1024; i++) ring->put(record_of(i));
