@@ -114,6 +114,12 @@ class ServerSessionTest : public testing::Test {
     payload.is_marked = true;
     return receive(header, payload);
   }
+  /// `echo`: the number of the probe that is answered.
+  static void expect_full_path_reply(const TestPacket& packet, uint32_t echo) {
+    EXPECT_EQ(packet.header.kind(), Kind::kPathReply);
+    EXPECT_EQ(packet.header.echo(), echo);
+    EXPECT_EQ(packet.payload.size(), kPayloadMax);
+  }
   Drop drop_of(const wire::Header& header, uint32_t payload_bytes) { return receive(header, payload_bytes).drop; }
   /// Checks that the packet changes nothing but a counter.
   void expect_no_effect(const wire::Header& header, uint32_t payload_bytes, Drop why) {
@@ -1106,18 +1112,14 @@ TEST_F(ServerSessionTest, a_path_reply_goes_before_the_answer_that_a_request_is_
   receive(path_probe(kSessionToken, kFirst), kPayloadMax);
   const auto reply = sent();
   ASSERT_EQ(reply.size(), 1u);
-  EXPECT_EQ(reply[0].header.kind(), Kind::kPathReply);
-  EXPECT_EQ(reply[0].header.echo(), client_number_);
-  EXPECT_EQ(reply[0].payload.size(), kPayloadMax);
+  expect_full_path_reply(reply[0], client_number_);
   receive(path_probe(kSessionToken, kFirst), kPayloadMax);
   const uint32_t echo = client_number_;
   receive(probe(kFirst + 128));
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 2u);
   EXPECT_EQ(packets[0].header.kind(), Kind::kCr);
-  EXPECT_EQ(packets[1].header.kind(), Kind::kPathReply);
-  EXPECT_EQ(packets[1].header.echo(), echo);
-  EXPECT_EQ(packets[1].payload.size(), kPayloadMax);
+  expect_full_path_reply(packets[1], echo);
   receive(probe(kFirst + 128));  // the client asks again
   EXPECT_EQ(only_answer().flags(), wire::kFirst | wire::kFailure);
 }
@@ -1480,9 +1482,7 @@ TEST_F(ServerSessionTest, path_probe_of_full_length_is_answered_in_full) {
   receive(path_probe(kSessionToken, kFirst), kPayloadMax);
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 1u);
-  EXPECT_EQ(packets[0].header.kind(), Kind::kPathReply);
-  EXPECT_EQ(packets[0].header.echo(), client_number_);
-  EXPECT_EQ(packets[0].payload.size(), kPayloadMax);
+  expect_full_path_reply(packets[0], client_number_);
 }
 
 // The client of an open session checks which lengths still pass (clause 6.4.2). Each probe gets one answer, which is no
