@@ -210,18 +210,19 @@ void ServerSessions::free_dead() {
   std::erase_if(dead_, [this](Server* server) {
     if (server->is_listed_to_send) return false;
     context_.count_sessions(-1);
-    server->session.give_back(pools_);
-    pool_.give(server);
+    free(server);
     return true;
   });
 }
 
 void ServerSessions::finish_all() {
-  for (Server* server : dead_) {
-    server->session.give_back(pools_);
-    pool_.give(server);
-  }
+  for (Server* server : dead_) free(server);
   dead_.clear();
+}
+
+void ServerSessions::free(Server* server) {
+  server->session.give_back(pools_);
+  pool_.give(server);
 }
 
 bool ServerSessions::is_busy(uint64_t closing_since_ns) const {

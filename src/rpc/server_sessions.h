@@ -200,6 +200,7 @@ class TERN_API ServerSessions {
   wire::Refusal refusal_of_wish(const nexus::SessionTerms& wish) const;
   wire::Refusal refusal_of_connect(Code code, const nexus::AddressBytes& address) const;
   Server* make(const session::ServerTerms& terms);
+  void free(Server* server);
   void answer(const nexus::ControlEvent& event, Server* server, const session::ServerTerms& terms);
   void end(Server* server, Status status, bool tell_peer);
   void log_end(const Server* server, const Status& status, std::string_view peer);

@@ -36,7 +36,7 @@ struct ClientTerms : CommonTerms {
 
 struct ClientPools;
 
-/// What sessions with equal terms share. A session has a pointer to it, and no other one to the pools.
+/// What sessions with equal terms share. Sessions reach the pools by it, so that each needs one pointer only.
 struct ClientShared : CommonTerms {
   ClientPools* pools = nullptr;
   ClientShared* next = nullptr;  ///< in SharedTerms
@@ -49,7 +49,7 @@ class SharedTerms {
   /// `pools`: ClientShared::pools of all copies.
   explicit SharedTerms(ClientPools* pools) { first_.pools = pools; }
 
-  /// Returns the copy that is equal to `terms`. If there is no memory for another one, it is one with other terms.
+  /// Returns the copy that is equal to `terms`. Without memory for a new copy, returns one that has other terms.
   const ClientShared& find_or_add(const CommonTerms& terms) {
     if (!has_first_) static_cast<CommonTerms&>(first_) = terms;
     has_first_ = true;
