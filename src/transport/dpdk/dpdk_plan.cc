@@ -53,7 +53,7 @@ uint16_t descriptors(uint32_t wanted, const rte_eth_desc_lim& limits) {
 uint32_t ring_frames_of(const DpdkDevice& device, const DpdkWishes& wishes) {
   constexpr uint32_t kLogMax = 14;
   const DriverFaults& faults = faults_of(device.info.driver_name);
-  const bool is_told = faults.ring_argument.empty() && wishes.receive_buffers != DpdkWishes::kReceiveBuffersDefault;
+  const bool is_told = faults.ring_argument.empty() && wishes.receive_buffers != Dpdk::Options::kReceiveBuffersDefault;
   if (faults.ring_default == 0 || is_told) return UINT16_MAX;
   const size_t at = faults.ring_argument.empty() ? std::string::npos : device.arguments.find(faults.ring_argument);
   if (at == std::string::npos) return faults.ring_default;

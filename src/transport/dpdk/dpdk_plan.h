@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tern/status.h>
+#include <tern/transport/dpdk.h>
 
 namespace tern::transport {
 
@@ -26,8 +27,7 @@ struct DpdkDevice {
 struct DpdkWishes {
   uint32_t queues = 0;     ///< of endpoints; 0: as many as they can use
   uint32_t mtu_bytes = 0;  ///< 0: the present MTU
-  static constexpr uint32_t kReceiveBuffersDefault = 4096;
-  uint32_t receive_buffers = kReceiveBuffersDefault;
+  uint32_t receive_buffers = Dpdk::Options::kReceiveBuffersDefault;
   bool is_own_mode = false;
   uint32_t cpus = 1;
 };

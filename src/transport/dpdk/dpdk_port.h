@@ -8,6 +8,7 @@
 #include <string>
 
 #include <tern/status.h>
+#include <tern/transport/dpdk.h>
 
 #include "base/address.h"
 #include "base/wait.h"
@@ -25,14 +26,14 @@ namespace tern::transport {
 
 /// The choice of a device and its settings. All endpoints of a device must have the same.
 struct DpdkChoice {
-  std::string device;               ///< see Dpdk::Options::device; ';' may stand for ','
-  std::string eal;                  ///< EAL's arguments; empty: the defaults of eal.h
-  std::string address;              ///< "10.0.0.1/24": own mode; empty: the kernel's interface has addresses
-  std::string gateway;              ///< own mode: the next hop to other networks; empty: none
-  uint32_t queues = 0;              ///< 0: as many as endpoints can use, 16 at most
-  uint32_t mtu_bytes = 0;           ///< of IP packets; 0: the device's present MTU
-  uint32_t receive_buffers = 4096;  ///< frames that wait in a queue
-  uint16_t vlan = 0;                ///< of frames that this process sends as a host, and of steering rules; 0: no tag
+  std::string device;      ///< see Dpdk::Options::device; ';' may stand for ','
+  std::string eal;         ///< EAL's arguments; empty: the defaults of eal.h
+  std::string address;     ///< "10.0.0.1/24": own mode; empty: the kernel's interface has addresses
+  std::string gateway;     ///< own mode: the next hop to other networks; empty: none
+  uint32_t queues = 0;     ///< 0: as many as endpoints can use, 16 at most
+  uint32_t mtu_bytes = 0;  ///< of IP packets; 0: the device's present MTU
+  uint32_t receive_buffers = Dpdk::Options::kReceiveBuffersDefault;  ///< frames that wait in a queue
+  uint16_t vlan = 0;  ///< of frames that this process sends as a host, and of steering rules; 0: no tag
 };
 
 /// The properties of a port, which are constant for its life.

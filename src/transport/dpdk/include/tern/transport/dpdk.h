@@ -34,6 +34,7 @@ struct Dpdk {
     static constexpr uint32_t kDatagramBytesMax = 8972;  ///< of datagram_bytes
     static constexpr uint32_t kMtuMin = 576;             ///< of mtu
     static constexpr uint32_t kMtuMax = 9000;            ///< of mtu
+    static constexpr uint32_t kReceiveBuffersDefault = 4096;
 
     /// A PCI address (0000:03:00.0), the name of a port that EAL has, or a virtual device with its arguments, ';'
     /// between them: "net_memif0;role=server;socket=/run/a.sock". A device that EAL has already, because the program or
@@ -65,8 +66,9 @@ struct Dpdk {
     /// has a smaller MTU. Peers use the smaller of their values.
     uint32_t datagram_bytes = 0;
     /// Frames of a queue that wait to be received before further ones are lost; a power of two, 512 to 65536. A device
-    /// may have fewer. Takes 2 KiB of memory each, more with an MTU above 1500.
-    uint32_t receive_buffers = 4096;
+    /// may have fewer. Takes 2 KiB of memory each, more with an MTU above 1500. The driver of virtio does not tell how
+    /// many its device has: 256 unless this is another value than 4096.
+    uint32_t receive_buffers = kReceiveBuffersDefault;
     /// Swift's target for a round trip (docs/congestion.md), in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
     /// The traffic class of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
