@@ -30,11 +30,11 @@ struct Dpdk {
   /// `address`, `gateway`, `vlan`, `queues`, `mtu` and `receive_buffers`; the first one's settings hold, and a later
   /// endpoint that differs is kMisuse.
   struct Options {
-    static constexpr uint32_t kDatagramBytesMin = 536;   ///< of datagram_bytes
-    static constexpr uint32_t kDatagramBytesMax = 8972;  ///< of datagram_bytes
-    static constexpr uint32_t kMtuMin = 576;             ///< of mtu
-    static constexpr uint32_t kMtuMax = 9000;            ///< of mtu
-    static constexpr uint32_t kReceiveBuffersDefault = 4096;
+    static constexpr uint32_t kDatagramBytesMin = 536;        ///< of datagram_bytes
+    static constexpr uint32_t kDatagramBytesMax = 8972;       ///< of datagram_bytes
+    static constexpr uint32_t kMtuMin = 576;                  ///< of mtu
+    static constexpr uint32_t kMtuMax = 9000;                 ///< of mtu
+    static constexpr uint32_t kReceiveBuffersDefault = 4096;  ///< of receive_buffers
 
     /// A PCI address (0000:03:00.0), the name of a port that EAL has, or a virtual device with its arguments, ';'
     /// between them: "net_memif0;role=server;socket=/run/a.sock". A device that EAL has already, because the program or
