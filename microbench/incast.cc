@@ -487,9 +487,9 @@ int main(int argc, char** argv) {
       "client_gbps what one sends; latencies are of whole calls. Both sides need the same --degree and --size.\n"
       "With --launcher the first of many processes is the victim, all others are clients; docs/cluster.md",
       check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) {
-        if (launch) return programs::run_ranked_incast<T>(*launch, cpus);
-        return programs::run_incast_between_programs<T>(words, line, cpus);
+      [](int words, char** line, const std::vector<int>& cpus) {
+        if (launch) return programs::run_ranked_incast(*launch, cpus);
+        return programs::run_incast_between_programs(words, line, cpus);
       },
       [] {
         programs::catch_interrupts();

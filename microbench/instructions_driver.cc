@@ -8,7 +8,7 @@ constexpr unsigned long long kDeadlineMsMax = 1'000'000'000;
 
 int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs for callgrind to count; see scripts/instructions_per_rpc")) return 1;
-  if (!microbench::check_driver_flags(8u << 20)) return 1;
+  if (!microbench::check_driver_flags(8u << 20) || !microbench::check_no_faults()) return 1;
   if (FLAGS_deadline_ms > kDeadlineMsMax) {
     programs::fail("--deadline_ms must be at most %llu", kDeadlineMsMax);
     return 1;
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   programs::catch_interrupts();
-  return programs::with_transport([]<class T>() {
+  return *tern::transports::with_transport(tern::transports::Real(), FLAGS_transport, []<class T>() {
     using microbench::BothEnds, microbench::Workload;
     if (FLAGS_keep) return BothEnds<T, Workload{.keeps = true}>().run("instructions_driver", {{"keep", true}});
     if (FLAGS_deadline_ms == 0) return BothEnds<T>().run("instructions_driver");

@@ -94,11 +94,10 @@ class Sender {
     session_options_.connect_timeout = connect_timeout;
   }
 
-  template <tern::Transport T>
   void run(tern::Nexus& nexus) {
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(endpoint_id_));
+    auto rpc = programs::create_rpc(nexus, programs::rpc_options(endpoint_id_));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
-    endpoint_ = rpc->get();
+    endpoint_ = &(*rpc)->endpoint();
     session_options_.rate_bytes_per_sec = FLAGS_rate;
     for (const std::string& server : servers_) {
       auto session = endpoint_->create_session(server, session_options_);
@@ -241,7 +240,6 @@ std::vector<std::string> other_servers(const programs::Launch& of) {
 }
 
 /// The part of one process with --launcher: endpoint 0 serves, endpoint 1 is the client.
-template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   return programs::play_rank(*launch, cpus, 2, programs::text_of(params()), [](const programs::Ranked& ranked) {
     Run& run = ranked.run;
@@ -254,9 +252,9 @@ int run_ranked(const std::vector<int>& cpus) {
     Sender sender(run, other_servers(ranked.launch), progress, calls_ticks);
     sender.set_place(1, ranked.patience());
     const auto take_part = [&]() -> std::optional<Report> {
-      run.add_side(ranked.cpus[0], [&] { programs::serve<T>(run, ranked.nexus, add_all); });
+      run.add_side(ranked.cpus[0], [&] { programs::serve(run, ranked.nexus, add_all); });
       if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
-      run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { sender.run<T>(ranked.nexus); });
+      run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { sender.run(ranked.nexus); });
       const auto measured = ranked.measure([&] { return totals(progress); });
       if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
       sender.stop();
@@ -267,20 +265,19 @@ int run_ranked(const std::vector<int>& cpus) {
   });
 }
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
-  if (launch) return run_ranked<T>(cpus);
+  if (launch) return run_ranked(cpus);
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
+    run.add_side(server_cpu, [&] { programs::serve(run, nexus, add_handlers); });
     return 1;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
     Progression progress;
     Percentiles calls_ticks;
     Sender sender(run, {server}, progress, calls_ticks);
-    run.add_side(client_cpu, [&] { sender.run<T>(nexus); });
+    run.add_side(client_cpu, [&] { sender.run(nexus); });
     const auto measured = programs::measure(run, [&] { return totals(progress); });
     run.end();  // the client has made its last writes
     if (!measured) return std::nullopt;
@@ -309,7 +306,5 @@ int main(int argc, char** argv) {
   return programs::run_main(argc, argv,
                             "Bandwidth of large requests. Example: large_rpc_bandwidth --transport=udp --json\n"
                             "With --launcher each of many processes sends to every other one in turn; docs/cluster.md",
-                            check_flags, []<class T>(int words, char** line, const std::vector<int>& cpus) {
-                              return run<T>(words, line, cpus);
-                            });
+                            check_flags, run);
 }

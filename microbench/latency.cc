@@ -33,11 +33,10 @@ class Pinger {
   Pinger(Run& run, std::string server, programs::Progression& progress, Percentiles& round_trips_ticks)
       : run_(run), server_(std::move(server)), progress_(progress), round_trips_ticks_(round_trips_ticks) {}
 
-  template <tern::Transport T>
   void run(tern::Nexus& nexus) {
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+    auto rpc = programs::create_rpc(nexus, programs::rpc_options(0));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
-    endpoint_ = rpc->get();
+    endpoint_ = &(*rpc)->endpoint();
     auto session = endpoint_->create_session(server_);
     if (!session.ok()) return run_.fail("no session with " + server_, session.status());
     session_ = *session;
@@ -106,19 +105,18 @@ class Pinger {
   uint64_t sessions_paired_ = 0;
 };
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
+    run.add_side(server_cpu, [&] { programs::serve(run, nexus, add_handlers); });
     return 1;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
     programs::Progression progress;
     Percentiles round_trips_ticks;
     Pinger pinger(run, server, progress, round_trips_ticks);
-    run.add_side(client_cpu, [&] { pinger.run<T>(nexus); });
+    run.add_side(client_cpu, [&] { pinger.run(nexus); });
     const auto measured = programs::measure(run, [&] { return std::optional(progress.totals()); });
     run.end();  // the client has made its last writes
     if (!measured) return std::nullopt;
@@ -148,7 +146,6 @@ bool check_flags() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return programs::run_main(
-      argc, argv, "Latency of one call at a time. Example: latency --transport=udp --json", check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
+  return programs::run_main(argc, argv, "Latency of one call at a time. Example: latency --transport=udp --json",
+                            check_flags, run);
 }

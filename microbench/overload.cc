@@ -49,11 +49,10 @@ class Client {
   Client(Run& run, std::string server, programs::Progression& progress)
       : run_(run), server_(std::move(server)), progress_(progress) {}
 
-  template <tern::Transport T>
   void run(tern::Nexus& nexus, uint16_t endpoint_id) {
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(endpoint_id));
+    auto rpc = programs::create_rpc(nexus, programs::rpc_options(endpoint_id));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
-    endpoint_ = rpc->get();
+    endpoint_ = &(*rpc)->endpoint();
     auto session = endpoint_->create_session(server_);
     if (!session.ok()) return run_.fail("no session with " + server_, session.status());
     session_ = *session;
@@ -102,12 +101,11 @@ class Client {
   tern::Duration next_{};
 };
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
+    run.add_side(server_cpu, [&] { programs::serve(run, nexus, add_handlers); });
     return 1;
   };
   const auto run_clients = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
@@ -115,7 +113,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     std::list<Client> clients;
     for (size_t i = 0; i < FLAGS_clients; i++) {
       Client& client = clients.emplace_back(run, server, progress[i]);
-      run.add_side(client_cpu, [&, i] { client.run<T>(nexus, static_cast<uint16_t>(i)); });
+      run.add_side(client_cpu, [&, i] { client.run(nexus, static_cast<uint16_t>(i)); });
     }
     const auto totals = [&] {
       programs::Totals sum;
@@ -163,7 +161,7 @@ bool check_flags() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return programs::run_main(
-      argc, argv, "More calls than a server can do. Example: overload --transport=udp --worker --json", check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
+  return programs::run_main(argc, argv,
+                            "More calls than a server can do. Example: overload --transport=udp --worker --json",
+                            check_flags, run);
 }

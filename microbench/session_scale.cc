@@ -108,12 +108,10 @@ class Client {
   }
   const Measured& measured() const { return measured_; }
 
-  template <tern::Transport T>
   void run(tern::Nexus& nexus, std::atomic<size_t>& done) {
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(),
-                                    programs::rpc_options(static_cast<uint16_t>(index_)));
+    auto rpc = programs::create_rpc(nexus, programs::rpc_options(static_cast<uint16_t>(index_)));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
-    endpoint_ = rpc->get();
+    endpoint_ = &(*rpc)->endpoint();
     if (!run_.enter(*endpoint_)) return;
     const tern::Status status = play([&](tern::Duration duration) { return (*rpc)->run_event_loop(duration); });
     if (status.ok()) {
@@ -389,7 +387,6 @@ programs::MeshLoad mesh_load() {
 }
 
 /// The part of one process with --launcher.
-template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   Report report;
   report.bench = "session_scale";
@@ -408,7 +405,7 @@ int run_ranked(const std::vector<int>& cpus) {
     // --batch of 2, 4, 8 or 16 each timed call would be the last one of its batch.
     load.calls_per_sample = 17;
     programs::RankedMesh mesh(ranked, static_cast<uint32_t>(FLAGS_threads), 1, load);
-    const auto result = mesh.run<T>();
+    const auto result = mesh.run();
     if (!result) return ranked.finish({});
     const auto sessions = static_cast<double>(result->sessions);
     report.metrics["rate_mrps"] = static_cast<double>(result->totals.completed) / result->totals.seconds / 1e6;
@@ -426,9 +423,8 @@ int run_ranked(const std::vector<int>& cpus) {
   });
 }
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
-  if (launch) return run_ranked<T>(cpus);
+  if (launch) return run_ranked(cpus);
   // All sessions come from one address, each as if from a machine of its own.
   constexpr size_t kSpareSessions = 1024;
   tern::NexusOptions server_options = programs::nexus_options();
@@ -438,7 +434,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
       tern::RpcOptions options = programs::rpc_options(static_cast<uint16_t>(i));
       options.server_sessions_per_peer_max = static_cast<uint32_t>(server_options.sessions_per_address_max);
       run.add_side(cpus[i % cpus.size()],
-                   [&run, &nexus, options] { programs::serve<T>(run, nexus, add_handlers, options); });
+                   [&run, &nexus, options] { programs::serve(run, nexus, add_handlers, options); });
     }
     return FLAGS_threads;
   };
@@ -448,7 +444,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     std::list<Client> clients;
     for (size_t i = 0; i < FLAGS_threads; ++i) {
       Client& client = clients.emplace_back(run, server, i, meetings);
-      run.add_side(cpus[(FLAGS_threads + i) % cpus.size()], [&] { client.run<T>(nexus, done); });
+      run.add_side(cpus[(FLAGS_threads + i) % cpus.size()], [&] { client.run(nexus, done); });
     }
     const auto has_ended = [&] { return done.load(std::memory_order_acquire) == FLAGS_threads; };
     while (!has_ended()) {
@@ -564,7 +560,5 @@ int main(int argc, char** argv) {
       "Both sides need the same --threads.\n"
       "With --transport=sim: a mesh of --nodes times --threads endpoints; --seconds is virtual time, by default 0.01.\n"
       "With --launcher: the same between many processes with --threads each; docs/cluster.md",
-      check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); },
-      run_simulated);
+      check_flags, run, run_simulated);
 }

@@ -179,14 +179,12 @@ class Worker {
         calls_(FLAGS_window),
         batches_(FLAGS_window / FLAGS_batch) {}
 
-  template <tern::Transport T>
   void run(tern::Nexus& nexus) {
     Run& run = side_.run;
     const auto role = side_.is_server ? programs::Role::kServer : programs::Role::kClient;
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(role),
-                                    programs::rpc_options(static_cast<uint16_t>(index_)));
+    auto rpc = programs::create_rpc(nexus, programs::rpc_options(static_cast<uint16_t>(index_)), role);
     if (!rpc.ok()) return run.fail("no endpoint", rpc.status());
-    endpoint_ = rpc->get();
+    endpoint_ = &(*rpc)->endpoint();
     if (const tern::Status status = add_handlers(); !status.ok()) return run.fail("no handler", status);
     if (!run.enter(*endpoint_)) return;
     side_.add_endpoint();
@@ -400,14 +398,12 @@ class Worker {
 };
 
 /// The CPUs of a side's threads follow those of the side before it.
-template <tern::Transport T>
 std::vector<std::unique_ptr<Worker>> add_workers(Side& side, tern::Nexus& nexus, const std::vector<int>& cpus) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (size_t i = 0; i < side.threads; ++i) {
     workers.push_back(std::make_unique<Worker>(side, i));
     const size_t place = side.is_server ? i : side.threads + i;
-    side.run.add_side(cpus[place % cpus.size()],
-                      [worker = workers.back().get(), &nexus] { worker->template run<T>(nexus); });
+    side.run.add_side(cpus[place % cpus.size()], [worker = workers.back().get(), &nexus] { worker->run(nexus); });
   }
   return workers;
 }
@@ -451,7 +447,6 @@ Report make_report(const Totals& measured, const Percentiles& latencies_ticks, u
 }
 
 /// The part of one process with --launcher.
-template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   const auto threads = static_cast<uint32_t>(FLAGS_threads);
   const std::string flags = programs::text_of(make_report({}, {}, threads, 1).params);
@@ -464,27 +459,26 @@ int run_ranked(const std::vector<int>& cpus) {
     load.run = &ranked.run;
     load.calls_per_sample = kCallsPerSample;
     programs::RankedMesh mesh(ranked, threads, static_cast<uint32_t>(FLAGS_sessions), load);
-    const auto result = mesh.run<T>();
+    const auto result = mesh.run();
     std::optional<Report> report;
     if (result) report = make_report(result->totals, result->latencies_ticks, threads, threads);
     return ranked.finish(report);
   });
 }
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
-  if (launch) return run_ranked<T>(cpus);
+  if (launch) return run_ranked(cpus);
   std::optional<Side> server_side;
   std::vector<std::unique_ptr<Worker>> server_workers;
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
     server_side.emplace(run, nexus.uri(), true);
-    server_workers = add_workers<T>(*server_side, nexus, cpus);
+    server_workers = add_workers(*server_side, nexus, cpus);
     return server_side->threads;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
     Side side(run, uri_for(server, nexus), false);
     side.set_peer_uri(server);
-    const auto workers = add_workers<T>(side, nexus, cpus);
+    const auto workers = add_workers(side, nexus, cpus);
     const auto measured = programs::measure(run, [&] { return all_totals(side, *workers[0]); });
     run.end();
     if (!measured) return std::nullopt;
@@ -536,6 +530,5 @@ int main(int argc, char** argv) {
       "client's side.\nThe default window of 60 goes over 8 sessions of 16 slots, so that it is really "
       "in flight.\nBoth sides need the same --pattern and --threads; a symmetric server ends with its client.\n"
       "With --launcher every thread of many processes calls every other one; docs/cluster.md",
-      check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
+      check_flags, run);
 }

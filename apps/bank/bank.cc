@@ -85,7 +85,6 @@ int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::st
 }
 
 /// The branches' processes and their journals. The journals' directory is removed with this object.
-template <tern::Transport T>
 class Bank {
  public:
   Bank() : uris_(branch_uris()), processes_(uris_.size(), -1) {}
@@ -102,7 +101,9 @@ class Bank {
     processes_[branch] = fork();
     if (processes_[branch] == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      _exit(getppid() == parent ? be_branch<T>(branch, uris_, journal(branch)) : 1);
+      _exit(getppid() == parent
+                ? programs::with_transport([&]<class T>() { return be_branch<T>(branch, uris_, journal(branch)); })
+                : 1);
     }
     return processes_[branch] > 0;
   }
@@ -143,10 +144,9 @@ class Bank {
   bool has_directory_ = false;
 };
 
-template <tern::Transport T>
 int run() {
   programs::catch_interrupts();
-  Bank<T> bank;
+  Bank bank;
   if (!bank.make_directory()) return programs::fail("cannot create a directory in /dev/shm: %s", std::strerror(errno));
   const auto branches = static_cast<uint32_t>(FLAGS_branches);
   for (uint32_t i = 0; i < branches; i++) {
@@ -211,5 +211,5 @@ int main(int argc, char** argv) {
         "bank starts its processes itself: it does not accept --role, --processes, --server, --listen and "
         "--server_transport_options");
   }
-  return programs::with_transport([]<class T>() { return run<T>(); });
+  return run();
 }

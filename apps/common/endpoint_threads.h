@@ -4,7 +4,6 @@
 
 #include <tern/endpoint.h>
 #include <tern/nexus.h>
-#include <tern/rpc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "any_rpc.h"
 #include "sides.h"
 
 namespace programs {
@@ -30,14 +30,14 @@ class EndpointThreads {
   /// Creates endpoints 0 to `count` - 1 of `nexus`, the i-th in a thread that is pinned to cpus[i % size]. That thread
   /// calls prepare(endpoint, i), which returns a tern::Status, before its loop. Returns when every loop runs, or when
   /// one has ended. The result is empty if every loop runs, otherwise an error message. Must be called at most once.
-  template <tern::Transport T, class Prepare>
-  std::string start(tern::Nexus& nexus, size_t count, const std::vector<int>& cpus, typename T::Options transport,
-                    tern::RpcOptions rpc, Prepare prepare) {
+  template <class Prepare>
+  std::string start(tern::Nexus& nexus, size_t count, const std::vector<int>& cpus, Role role, tern::RpcOptions rpc,
+                    Prepare prepare) {
     endpoints_.resize(count);
     for (size_t i = 0; i < count; ++i) {
       rpc.endpoint_id = static_cast<uint16_t>(i);
-      const bool has_thread = add_thread(threads_, cpus[i % cpus.size()], [this, &nexus, i, transport, rpc, prepare] {
-        const tern::Status status = run<T>(nexus, i, transport, rpc, prepare);
+      const bool has_thread = add_thread(threads_, cpus[i % cpus.size()], [this, &nexus, i, role, rpc, prepare] {
+        const tern::Status status = run(nexus, i, role, rpc, prepare);
         std::lock_guard lock(mutex_);
         if (!status.ok()) problem_ = "endpoint " + std::to_string(i) + ": " + std::string(status.message());
         ++ended_;
@@ -84,17 +84,16 @@ class EndpointThreads {
   }
 
  private:
-  template <tern::Transport T, class Prepare>
-  tern::Status run(tern::Nexus& nexus, size_t i, typename T::Options transport, tern::RpcOptions options,
-                   const Prepare& prepare) {
-    auto rpc = tern::Rpc<T>::create(nexus, transport, options);
+  template <class Prepare>
+  tern::Status run(tern::Nexus& nexus, size_t i, Role role, const tern::RpcOptions& options, const Prepare& prepare) {
+    auto rpc = create_rpc(nexus, options, role);
     if (!rpc.ok()) return rpc.status();
-    tern::Status status = prepare(**rpc, i);
+    tern::Status status = prepare((*rpc)->endpoint(), i);
     if (!status.ok()) return status;
     {
       std::lock_guard lock(mutex_);
       if (is_stopped_) return {};
-      endpoints_[i] = rpc->get();
+      endpoints_[i] = &(*rpc)->endpoint();
     }
     ++ready_;
     status = (*rpc)->run_event_loop();

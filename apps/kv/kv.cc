@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "../common/any_rpc.h"
 #include "../common/flags.h"
 #include "../common/report.h"
 #include "../common/sides.h"
@@ -102,7 +103,6 @@ class Load {
   ~Load() { stop(); }
 
   /// Returns when all stages are complete, or have failed, or the program was interrupted.
-  template <tern::Transport T>
   void run(tern::Nexus& nexus, const std::vector<int>& cpus) {
     for (size_t i = 0; i < FLAGS_client_threads; ++i) {
       clients_.push_back(std::make_unique<kv::Client>(options_, control_, FLAGS_client * FLAGS_client_threads + i));
@@ -110,7 +110,7 @@ class Load {
     for (size_t i = 0; i < FLAGS_client_threads; ++i) {
       const int cpu = cpus[(FLAGS_server_threads + i) % cpus.size()];
       const bool has_thread = programs::add_thread(threads_, cpu, [this, &nexus, i] {
-        run_client<T>(nexus, i);
+        run_client(nexus, i);
         ++ended_;
       });
       if (!has_thread) control_.fail(programs::kNoThread);
@@ -140,16 +140,14 @@ class Load {
   void wait(const Done& done) {
     while (!done() && !control_.has_failed && !programs::interrupted) std::this_thread::sleep_for(milliseconds(1));
   }
-  template <tern::Transport T>
   void run_client(tern::Nexus& nexus, size_t i) {
-    auto rpc =
-        tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(static_cast<uint16_t>(i)));
+    auto rpc = programs::create_rpc(nexus, programs::rpc_options(static_cast<uint16_t>(i)));
     if (!rpc.ok()) return control_.fail("no endpoint: " + std::string(rpc.status().message()));
-    const auto stop_when_told = [this, &endpoint = **rpc](const auto& self) -> void {
+    const auto stop_when_told = [this, &endpoint = (*rpc)->endpoint()](const auto& self) -> void {
       if (is_stopped_ || !endpoint.after(milliseconds(10), [self] { self(self); }).ok()) endpoint.stop();
     };
     stop_when_told(stop_when_told);
-    clients_[i]->begin(**rpc);
+    clients_[i]->begin((*rpc)->endpoint());
     const tern::Status status = (*rpc)->run_event_loop();
     if (!status.ok()) control_.fail("an event loop ended: " + std::string(status.message()));
   }
@@ -237,7 +235,6 @@ int end_server(kv::Server& server) {
   return 0;
 }
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions load_options) {
   programs::catch_interrupts();
   std::signal(SIGXFSZ, SIG_IGN);              // writes beyond the limit of a file's size (ulimit -f) then fail with an
@@ -253,8 +250,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
     auto nexus = tern::Nexus::create(load_options.server, programs::nexus_options());
     if (!nexus.ok()) return programs::fail_with("no Nexus at " + load_options.server, nexus.status());
     server_nexus = std::move(*nexus);
-    const std::string problem = server.start<T>(
-        *server_nexus, cpus, programs::transport_options<T>(programs::Role::kServer), programs::rpc_options(0));
+    const std::string problem = server.start(*server_nexus, cpus, programs::rpc_options(0));
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
     load_options.server = server_nexus->uri();
   }
@@ -268,7 +264,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
   auto nexus = tern::Nexus::create(listen, programs::nexus_options());
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
   Load load(load_options);
-  load.run<T>(**nexus, cpus);
+  load.run(**nexus, cpus);
   if (const int failure = load.explain_failure(); failure != 0) return failure;
   server_process.stop();
   if (const int failure = end_server(server); failure != 0) return failure;
@@ -292,6 +288,5 @@ int main(int argc, char** argv) {
   if (cpus.empty()) return 1;
   const auto options = load_options();
   if (!options) return 1;
-  return programs::with_transport(
-      [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus, *options); });
+  return run(static_cast<int>(words.size()), words.data(), cpus, *options);
 }

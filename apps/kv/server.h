@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tern/endpoint.h>
-#include <tern/rpc.h>
 
 #include <chrono>
 #include <cstddef>
@@ -185,16 +184,14 @@ class Server {
 
   /// Starts all partitions. Returns an empty string when every partition can be reached, otherwise the reason of the
   /// failure.
-  template <tern::Transport T>
-  std::string start(tern::Nexus& nexus, const std::vector<int>& cpus, typename T::Options transport,
-                    tern::RpcOptions rpc) {
+  std::string start(tern::Nexus& nexus, const std::vector<int>& cpus, tern::RpcOptions rpc) {
     std::string problem = stores_.open(options_.store, options_.partitions, options_.memory_bytes);
     if (!problem.empty()) return problem;
     for (size_t i = 0; i < options_.partitions; ++i) {
       partitions_.push_back(std::make_unique<Partition>(stores_[i], options_, static_cast<uint32_t>(i)));
     }
-    return threads_.start<T>(
-        nexus, options_.partitions, cpus, transport, rpc,
+    return threads_.start(
+        nexus, options_.partitions, cpus, programs::Role::kServer, rpc,
         [this](tern::Endpoint& endpoint, size_t i) { return partitions_[i]->add_handlers(endpoint); });
   }
   /// True after a partition's loop has ended.

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "../common/any_rpc.h"
 #include "../common/endpoint_threads.h"
 #include "../common/flags.h"
 #include "../common/report.h"
@@ -84,7 +85,6 @@ bool check_flags() {
 class ServerSide {
  public:
   /// Returns an empty string when clients can reach the server, otherwise the error message.
-  template <tern::Transport T>
   std::string start(const std::string& uri, const std::vector<int>& cpus) {
     try {
       index_ = std::make_unique<Index>(FLAGS_keys + FLAGS_inserts_max);
@@ -104,9 +104,8 @@ class ServerSide {
     // Workers may run on any CPU of `cpus`, not only on the CPU of the thread that started them.
     options.begin_worker = [cpus] { programs::pin_to_any(cpus); };
     server_ = std::make_unique<ordered::Server<Index>>(*index_, std::move(options));
-    return threads_.start<T>(*nexus_, FLAGS_server_threads, cpus,
-                             programs::transport_options<T>(programs::Role::kServer), programs::rpc_options(0),
-                             [this](tern::Endpoint& endpoint, size_t) { return server_->add_handlers(endpoint); });
+    return threads_.start(*nexus_, FLAGS_server_threads, cpus, programs::Role::kServer, programs::rpc_options(0),
+                          [this](tern::Endpoint& endpoint, size_t) { return server_->add_handlers(endpoint); });
   }
   std::string uri() const { return nexus_->uri(); }
   bool has_ended() const { return threads_.has_ended(); }
@@ -185,7 +184,6 @@ class ClientSide {
 
   /// `server` is a server in this process, or null. Returns true when all phases are complete. Returns false on an
   /// error; problem() then has the message. It is empty if the program was interrupted.
-  template <tern::Transport T>
   bool run(const std::string& uri, const std::vector<int>& cpus, ServerSide* server) {
     const std::string listen = programs::client_listen_uri(uri);
     auto nexus_options = programs::nexus_options();
@@ -193,9 +191,9 @@ class ClientSide {
     auto nexus = tern::Nexus::create(listen, nexus_options);
     if (!nexus.ok()) return fail("no Nexus at " + listen + ": " + std::string(nexus.status().message()));
     nexus_ = std::move(*nexus);
-    if (!ask_about<T>(uri)) return false;
+    if (!ask_about(uri)) return false;
     model_ = std::make_unique<ordered::Model>(about_.seed, about_.keys, about_.keys / 8);
-    if (!start_threads<T>(uri, cpus, server == nullptr ? 0 : FLAGS_server_threads)) return false;
+    if (!start_threads(uri, cpus, server == nullptr ? 0 : FLAGS_server_threads)) return false;
     if (!run_phase(Phase::kTakingOver, {})) return false;
     if (model_->count() < about_.keys)
       return fail("the server at " + uri + " lacks keys that its index was filled with");
@@ -241,15 +239,14 @@ class ClientSide {
     return false;
   }
   /// Asks the server for the first content of its index.
-  template <tern::Transport T>
   bool ask_about(const std::string& uri) {
     tern::Status status;
     std::optional<ordered::About> about;
     bool has_ended = false;  // these three variables outlive the endpoint, because its destructor may run the
                              // continuation
-    auto rpc = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(0));
+    auto rpc = programs::create_rpc(*nexus_, programs::rpc_options(0));
     if (!rpc.ok()) return fail("no endpoint: " + std::string(rpc.status().message()));
-    tern::Endpoint& endpoint = **rpc;
+    tern::Endpoint& endpoint = (*rpc)->endpoint();
     auto session = endpoint.create_session(uri, {.connect_timeout = ordered::kConnectTimeout});
     if (!session.ok()) return fail("no session with " + uri + ": " + std::string(session.status().message()));
     tern::MsgBuf request = endpoint.alloc_msgbuf(0), response = endpoint.alloc_msgbuf(ordered::kAboutBytes);
@@ -273,7 +270,6 @@ class ClientSide {
     return true;
   }
   /// `busy_cpus` is the number of CPUs at the start of `cpus` that the server's threads use.
-  template <tern::Transport T>
   bool start_threads(const std::string& uri, std::vector<int> cpus, size_t busy_cpus) {
     std::rotate(cpus.begin(), cpus.begin() + static_cast<ptrdiff_t>(busy_cpus % cpus.size()), cpus.end());
     for (size_t i = 0; i < FLAGS_client_threads; i++) {
@@ -289,8 +285,8 @@ class ClientSide {
       loads_.push_back(std::make_unique<ordered::Load>(*model_, tern::real_environment(), std::move(options), i));
     }
     std::string problem =
-        threads_.start<T>(*nexus_, loads_.size(), cpus, programs::transport_options<T>(), programs::rpc_options(0),
-                          [this](tern::Endpoint& endpoint, size_t i) { return loads_[i]->begin(endpoint); });
+        threads_.start(*nexus_, loads_.size(), cpus, programs::Role::kClient, programs::rpc_options(0),
+                       [this](tern::Endpoint& endpoint, size_t i) { return loads_[i]->begin(endpoint); });
     return problem.empty() || fail(std::move(problem));
   }
   /// Runs a phase for `length`; if `length` is 0, until the phase has ended by itself.
@@ -381,7 +377,6 @@ void print(const ClientSide& client, const ServerSide* server) {
   programs::print(report);
 }
 
-template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
   programs::catch_interrupts();
   ServerSide server;
@@ -392,7 +387,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     if (!server_process.start(argc, argv)) return programs::interrupted ? programs::kInterruptedExit : 1;
     uri = server_process.uri();
   } else if (has_server) {
-    const std::string problem = server.start<T>(uri, cpus);
+    const std::string problem = server.start(uri, cpus);
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
     uri = server.uri();
   }
@@ -404,7 +399,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     return problem.empty() ? 0 : programs::fail("the server has ended: %s", problem.c_str());
   }
   ClientSide client;
-  if (!client.run<T>(uri, cpus, has_server ? &server : nullptr)) {
+  if (!client.run(uri, cpus, has_server ? &server : nullptr)) {
     if (!client.problem().empty()) return programs::fail("%s", client.problem().c_str());
     return programs::kInterruptedExit;
   }
@@ -426,6 +421,5 @@ int main(int argc, char** argv) {
     return 1;
   const std::vector<int> cpus = programs::side_cpus();
   if (cpus.empty() || !check_flags()) return 1;
-  return programs::with_transport(
-      [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+  return run(static_cast<int>(words.size()), words.data(), cpus);
 }

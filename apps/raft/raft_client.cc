@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "../common/any_rpc.h"
 #include "../common/flags.h"
 #include "../common/report.h"
 #include "../common/sides.h"
@@ -136,7 +137,6 @@ class Asking {
   bool has_failed_ = false;
 };
 
-template <tern::Transport T>
 int run(const replicated::Members& members) {
   programs::catch_interrupts();
   const std::string listen = programs::client_listen_uri(members.front().second);
@@ -144,14 +144,14 @@ int run(const replicated::Members& members) {
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
   std::unique_ptr<Asking> asking;  // these outlive the endpoint
   std::unique_ptr<replicated::Load> load;
-  auto rpc = tern::Rpc<T>::create(**nexus, programs::transport_options<T>(), programs::rpc_options(0));
+  auto rpc = programs::create_rpc(**nexus, programs::rpc_options(0));
   if (!rpc.ok()) return programs::fail_with("no endpoint", rpc.status());
   if (FLAGS_load) {
-    load = std::make_unique<replicated::Load>(**rpc, tern::real_environment(),
+    load = std::make_unique<replicated::Load>((*rpc)->endpoint(), tern::real_environment(),
                                               replicated::load_options(replicated::client_options(members)));
     load->begin();
   } else {
-    asking = std::make_unique<Asking>(**rpc, members);
+    asking = std::make_unique<Asking>((*rpc)->endpoint(), members);
     asking->begin();
   }
   while (load != nullptr ? !load->is_done() : asking->exit_code() < 0) {
@@ -184,5 +184,5 @@ int main(int argc, char** argv) {
   if (!members) return 1;
   if (members->empty()) return programs::fail("--replicas is missing: one at least, as in 1=10.0.0.1:31850");
   if (const std::string problem = problem_of_command(); !problem.empty()) return programs::fail("%s", problem.c_str());
-  return programs::with_transport([&]<class T>() { return run<T>(*members); });
+  return run(*members);
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "../common/any_rpc.h"
 #include "../common/flags.h"
 #include "../common/report.h"
 #include "../common/sides.h"
@@ -72,8 +73,7 @@ class Processes {
   std::map<uint64_t, programs::ServerProcess> processes_;
 };
 
-/// The first process, over transport T.
-template <tern::Transport T>
+/// The first process.
 class Cluster {
  public:
   Cluster(int argc, char** argv) : processes_(argc, argv) {}
@@ -87,12 +87,12 @@ class Cluster {
     auto nexus = tern::Nexus::create("tern://127.0.0.1:0", programs::nexus_options());
     if (!nexus.ok()) return programs::fail_with("no Nexus", nexus.status());
     nexus_ = std::move(*nexus);
-    auto rpc = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(0));
+    auto rpc = programs::create_rpc(*nexus_, programs::rpc_options(0));
     if (!rpc.ok()) return programs::fail_with("no endpoint", rpc.status());
     rpc_ = std::move(*rpc);
     replicated::LoadOptions options = replicated::load_options(replicated::client_options(members_));
     if (FLAGS_kills > 0) options.length = std::chrono::hours(1);  // until the last kill
-    load_ = std::make_unique<replicated::Load>(*rpc_, tern::real_environment(), options);
+    load_ = std::make_unique<replicated::Load>(rpc_->endpoint(), tern::real_environment(), options);
     load_->begin();
     if (!turn_until([this] { return load_->is_running(); })) return end();
     if (!tell(true)) return end();
@@ -184,7 +184,7 @@ class Cluster {
     auto options = replicated::client_options(members_);
     options.patience = std::chrono::seconds(30);
     administrators_.push_back(
-        std::make_unique<replicated::Administrator>(*rpc_, tern::real_environment(), std::move(options)));
+        std::make_unique<replicated::Administrator>(rpc_->endpoint(), tern::real_environment(), std::move(options)));
     bool has_ended = false;
     administrators_.back()->change(action, id, uri, [&](std::string problem) {
       has_ended = true;
@@ -195,7 +195,7 @@ class Cluster {
 
   /// Begins the measurement at the replicas, or asks the leader for its result.
   bool tell(bool begins) {
-    administrators_.push_back(std::make_unique<replicated::Administrator>(*rpc_, tern::real_environment(),
+    administrators_.push_back(std::make_unique<replicated::Administrator>(rpc_->endpoint(), tern::real_environment(),
                                                                           replicated::client_options(members_)));
     size_t answers = 0;
     for (const auto& member : members_) {
@@ -241,7 +241,7 @@ class Cluster {
   std::unique_ptr<tern::Nexus> nexus_;
   std::vector<std::unique_ptr<replicated::Administrator>> administrators_;  ///< these outlive the endpoint, like load_
   std::unique_ptr<replicated::Load> load_;
-  std::unique_ptr<tern::Rpc<T>> rpc_;
+  std::unique_ptr<programs::AnyRpc> rpc_;
   uint64_t last_id_ = 0;
   programs::Latencies failover_;
   nlohmann::ordered_json about_leader_;
@@ -289,6 +289,5 @@ int main(int argc, char** argv) {
       return programs::fail("--storage=%s is not an empty directory", FLAGS_storage.c_str());
     }
   }
-  return programs::with_transport(
-      [&]<class T>() { return Cluster<T>(static_cast<int>(words.size()), words.data()).run(); });
+  return Cluster(static_cast<int>(words.size()), words.data()).run();
 }

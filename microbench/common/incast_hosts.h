@@ -131,11 +131,11 @@ class IncastClient {
       : run_(run), server_(std::move(server)), connect_timeout_(connect_timeout), flows_(flows) {}
 
   /// Calls `prepare()` before the loop; `prepare()` may call begin().
-  template <tern::Transport T, class Prepare>
+  template <class Prepare>
   void run(tern::Nexus& nexus, const Prepare& prepare) {
-    auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(), programs::rpc_options(0));
+    auto rpc = create_rpc(nexus, programs::rpc_options(0));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
-    endpoint_ = rpc->get();
+    endpoint_ = &(*rpc)->endpoint();
     prepare(*endpoint_);
     if (!run_.enter(*endpoint_)) return;
     run_.ready();
@@ -289,14 +289,13 @@ class IncastClient {
 };
 
 /// The rest of main() if --transport is a transport between programs.
-template <tern::Transport T>
-int run_incast_between_programs(int argc, char** argv, const std::vector<int>& cpus) {
+inline int run_incast_between_programs(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   IncastVictim victim;
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
     run.add_side(server_cpu, [&] {
-      serve<T>(
+      serve(
           run, nexus, [&](tern::Endpoint& server) { return victim.add_handlers(server); }, IncastVictim::rpc_options());
     });
     return 1;
@@ -304,7 +303,7 @@ int run_incast_between_programs(int argc, char** argv, const std::vector<int>& c
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
     const uint64_t flows = FLAGS_flows == 0 ? FLAGS_degree : FLAGS_flows;
     IncastClient client(run, server, flows);
-    run.add_side(client_cpu, [&] { client.run<T>(nexus, [&](tern::Endpoint&) { client.begin(); }); });
+    run.add_side(client_cpu, [&] { client.run(nexus, [&](tern::Endpoint&) { client.begin(); }); });
     const Clock::time_point begin = Clock::now();
     bool has_told = false;
     const auto totals = [&] {

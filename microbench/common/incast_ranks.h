@@ -40,9 +40,8 @@ class IncastBackground {
   }
 
   /// The body of the second thread.
-  template <tern::Transport T>
   void run() {
-    serve<T>(
+    serve(
         ranked_.run, ranked_.nexus, [this](tern::Endpoint& endpoint) { return prepare(endpoint); }, rpc_options(1));
   }
   /// Must be called when all processes are present. Main thread.
@@ -89,8 +88,7 @@ class IncastBackground {
 };
 
 /// Rank 0. Returns false if it failed or was interrupted.
-template <tern::Transport T>
-bool play_incast_victim(const Ranked& ranked) {
+inline bool play_incast_victim(const Ranked& ranked) {
   Run& run = ranked.run;
   IncastVictim victim;
   const auto add_handlers = [&](tern::Endpoint& server) {
@@ -98,7 +96,7 @@ bool play_incast_victim(const Ranked& ranked) {
     return status.ok() ? ranked.meeting.add_to(server) : status;
   };
   const auto take_part = [&]() -> std::optional<Report> {
-    run.add_side(ranked.cpus[0], [&] { serve<T>(run, ranked.nexus, add_handlers, IncastVictim::rpc_options()); });
+    run.add_side(ranked.cpus[0], [&] { serve(run, ranked.nexus, add_handlers, IncastVictim::rpc_options()); });
     if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
     const auto measured = ranked.measure([&] { return std::optional(victim.totals()); });
     if (!measured || !ranked.meet()) return std::nullopt;
@@ -114,8 +112,7 @@ bool play_incast_victim(const Ranked& ranked) {
 }
 
 /// Every other rank. Returns false if it failed or was interrupted.
-template <tern::Transport T>
-bool play_incast_client(const Ranked& ranked) {
+inline bool play_incast_client(const Ranked& ranked) {
   Run& run = ranked.run;
   IncastClient client(run, "tern://" + ranked.launch.places[0].text(), FLAGS_flows, ranked.patience());
   IncastBackground background(ranked);
@@ -124,8 +121,8 @@ bool play_incast_client(const Ranked& ranked) {
     if (!status.ok()) run.fail("no handler", status);
   };
   const auto take_part = [&]() -> std::optional<Report> {
-    run.add_side(ranked.cpus[0], [&] { client.run<T>(ranked.nexus, prepare); });
-    if (FLAGS_background) run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { background.run<T>(); });
+    run.add_side(ranked.cpus[0], [&] { client.run(ranked.nexus, prepare); });
+    if (FLAGS_background) run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { background.run(); });
     if (!run.wait_for_ready(FLAGS_background ? 2 : 1) || !ranked.meet()) return std::nullopt;
     client.post_begin();
     if (FLAGS_background) background.begin();
@@ -147,11 +144,10 @@ bool play_incast_client(const Ranked& ranked) {
 }
 
 /// The rest of main() with --launcher.
-template <tern::Transport T>
-int run_ranked_incast(const Launch& launch, const std::vector<int>& cpus) {
+inline int run_ranked_incast(const Launch& launch, const std::vector<int>& cpus) {
   const std::string flags = text_of(incast_ranks_params());
   return play_rank(launch, cpus, FLAGS_background ? 2 : 1, flags, [](const Ranked& ranked) {
-    return ranked.launch.rank == 0 ? play_incast_victim<T>(ranked) : play_incast_client<T>(ranked);
+    return ranked.launch.rank == 0 ? play_incast_victim(ranked) : play_incast_client(ranked);
   });
 }
 

@@ -39,11 +39,10 @@ class RankedMesh {
 
   /// Returns when nothing is on its way any more. The threads continue to run, and use this object. Returns nullopt if
   /// it failed or was interrupted. Must be called at most once.
-  template <tern::Transport T>
   std::optional<RankedMeshResult> run() {
     for (uint32_t i = 0; i < threads_; ++i) {
       Side& side = sides_.emplace_back();
-      ranked_.run.add_side(ranked_.cpus[i % ranked_.cpus.size()], [this, &side, i] { serve<T>(side, i); });
+      ranked_.run.add_side(ranked_.cpus[i % ranked_.cpus.size()], [this, &side, i] { serve(side, i); });
     }
     RankedMeshResult result;
     if (!take_part(result)) return std::nullopt;
@@ -59,15 +58,16 @@ class RankedMesh {
     tern::microbench::Percentiles latencies_ticks;
   };
 
-  template <tern::Transport T>
   void serve(Side& side, uint32_t index) {
     Run& run = ranked_.run;
-    auto rpc = tern::Rpc<T>::create(ranked_.nexus, transport_options<T>(), rpc_options(static_cast<uint16_t>(index)));
+    auto rpc = create_rpc(ranked_.nexus, rpc_options(static_cast<uint16_t>(index)));
     if (!rpc.ok()) return run.fail("no endpoint", rpc.status());
-    if (const tern::Status status = prepare(side, **rpc, index); !status.ok()) return run.fail("no endpoint", status);
-    if (!run.enter(**rpc)) return;
+    tern::Endpoint& endpoint = (*rpc)->endpoint();
+    tern::Status status = prepare(side, endpoint, index);
+    if (!status.ok()) return run.fail("no endpoint", status);
+    if (!run.enter(endpoint)) return;
     run.ready();
-    const tern::Status status = (*rpc)->run_event_loop();
+    status = (*rpc)->run_event_loop();
     if (!status.ok()) run.fail("an endpoint's event loop", status);
     run.leave();
   }

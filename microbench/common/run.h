@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../apps/common/any_rpc.h"
 #include "../../apps/common/flags.h"
 #include "../../apps/common/report.h"
 #include "../../apps/common/sides.h"
@@ -201,14 +202,15 @@ inline void echo(tern::Request request) {
 }
 
 /// Runs an endpoint until the end of the run; `add_handlers(endpoint)` registers its handlers. Server side thread.
-template <tern::Transport T, class AddHandlers>
+template <class AddHandlers>
 void serve(Run& run, tern::Nexus& nexus, const AddHandlers& add_handlers,
            const tern::RpcOptions& options = rpc_options(0)) {
-  auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(Role::kServer), options);
+  auto rpc = create_rpc(nexus, options, Role::kServer);
   if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
-  tern::Status status = add_handlers(**rpc);
+  tern::Endpoint& endpoint = (*rpc)->endpoint();
+  tern::Status status = add_handlers(endpoint);
   if (!status.ok()) return run.fail("no handler", status);
-  if (!run.enter(**rpc)) return;
+  if (!run.enter(endpoint)) return;
   run.ready();
   status = (*rpc)->run_event_loop();
   if (!status.ok()) run.fail("the server's event loop", status);
@@ -313,8 +315,8 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
 }
 
 /// main() of a benchmark. It parses the flags, calls `check_flags()` (which prints an error and returns false), and
-/// then calls `run.operator()<T>(argc, argv, cpus)` with the words of the command line, for a server process. With
-/// `run_simulated()` the benchmark also runs over a transport of a simulation.
+/// then calls `run(argc, argv, cpus)` with the words of the command line, for a server process. With `run_simulated()`
+/// the benchmark also runs over a transport of a simulation.
 template <class CheckFlags, class RunOver, class RunSimulated = std::nullptr_t>
 int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_flags, const RunOver& run,
              const RunSimulated& run_simulated = nullptr) {
@@ -326,8 +328,7 @@ int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_f
   }
   const std::vector<int> cpus = side_cpus();
   if (cpus.empty()) return 1;
-  return with_transport(
-      [&]<class T>() { return run.template operator()<T>(static_cast<int>(words.size()), words.data(), cpus); });
+  return run(static_cast<int>(words.size()), words.data(), cpus);
 }
 
 }  // namespace programs
