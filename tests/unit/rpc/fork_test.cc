@@ -1,8 +1,12 @@
-// A forked child that destroys the endpoints that it has inherited.
+// A forked child that destroys the endpoints that it has inherited, or gets a signal that stops them in its parent.
+#include <tern/signals.h>
+
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -45,6 +49,23 @@ TYPED_TEST(Fork, child_keeps_no_descriptors_of_endpoints_that_it_has_destroyed) 
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0) << "descriptors";
+}
+
+TEST(ForkedChild, is_ended_by_a_signal_that_does_not_reach_the_parent) {
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make());
+  const SignalStop stop = stop_on_signals(*world.client).value();
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  ASSERT_EQ(kill(child, SIGTERM), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  // The parent's loop has times at which it need not run.
+  pollfd descriptor = {world.client->descriptor().value(), POLLIN, 0};
+  EXPECT_TRUE(world.run_until([&] { return poll(&descriptor, 1, 0) == 0; }));
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 #include <tern/signals.h>
 
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <thread>
@@ -64,23 +61,6 @@ TEST(Signals, more_endpoints_than_there_are_places_are_refused) {
   EXPECT_EQ(stop_on_signals(*world.server).code(), Code::kQueueFull);
   stops.pop_back();
   EXPECT_TRUE(stop_on_signals(*world.server).ok());
-}
-
-TEST(Signals, in_a_forked_child_end_the_child_and_do_not_reach_the_parent) {
-  World<Shm> world;
-  ASSERT_NO_FATAL_FAILURE(world.make());
-  const SignalStop stop = stop_on_signals(*world.client).value();
-  const pid_t child = fork();
-  if (child == 0) {
-    for (;;) pause();
-  }
-  ASSERT_EQ(kill(child, SIGTERM), 0);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  // The parent's loop has times at which it need not run.
-  pollfd descriptor = {world.client->descriptor().value(), POLLIN, 0};
-  EXPECT_TRUE(world.run_until([&] { return poll(&descriptor, 1, 0) == 0; }));
 }
 
 TEST(SignalsDeathTest, second_signal_ends_the_process) {
