@@ -424,12 +424,14 @@ class Endpoint:
     def run(self, seconds=None):
         """Runs the loop until stop(), or for `seconds`. A stop() before it ends it at once. Ctrl-C is noticed within a
         tenth of a second."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = None if seconds is None else time.monotonic() + _nanoseconds(seconds) / 1e9
         if end is not None and seconds <= 0:
             return  # a stop() before it is for the next run
-        while not self._is_stopped and (end is None or time.monotonic() < end):
-            self._run_briefly(0.1 if end is None else min(0.1, end - time.monotonic()))
-        self._is_stopped = False  # also if the time is over: no later run() ends by this stop()
+        try:
+            while not self._is_stopped and (end is None or time.monotonic() < end):
+                self._run_briefly(0.1 if end is None else min(0.1, end - time.monotonic()))
+        finally:
+            self._is_stopped = False  # also after an exception, or if the time is over: no later run() ends by it
 
     def _run_briefly(self, seconds):
         """Runs the loop for at most this time. Python handles signals after it."""

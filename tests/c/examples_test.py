@@ -24,6 +24,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "examples/python"))
 import tern  # noqa: E402  pylint: disable=wrong-import-position
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background starts with SIG_IGN
+
 PYTHON = [sys.executable, "-B", ROOT / "examples/python/hello.py"]
 C_PLUS_PLUS = BUILD / "apps/hello"
 RUST = EXAMPLES / "rust/hello"
@@ -301,6 +303,8 @@ class Python(unittest.TestCase):
             with self.assertRaises(ValueError):
                 self.client.after(seconds, print)
             with self.assertRaises(ValueError):
+                self.client.run(seconds)
+            with self.assertRaises(ValueError):
                 self.client.close(seconds)
             with self.assertRaises(ValueError):
                 self.session.ask(ECHO, b"", deadline=seconds)
@@ -431,6 +435,17 @@ class Python(unittest.TestCase):
             self.client.stop()
         self.client.post(stop_late)
         self.client.run(0.02)
+        begin = time.monotonic()
+        self.client.run(0.1)
+        self.assertGreaterEqual(time.monotonic() - begin, 0.1)
+
+    def test_stop_in_a_run_that_an_exception_ends_ends_no_later_run(self):
+        def stop_and_fail():
+            self.client.stop()
+            raise KeyError("mine")
+        self.client.post(stop_and_fail)
+        with self.assertRaises(KeyError):
+            self.client.run(10)
         begin = time.monotonic()
         self.client.run(0.1)
         self.assertGreaterEqual(time.monotonic() - begin, 0.1)
