@@ -118,7 +118,7 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
   last_sample_ns_ = now_ns;
   const uint64_t rtt_ns = elapsed_ns - hold_ns;
   rtt_.add(rtt_ns, elapsed_ns, now_ns);
-  if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
+  if (rtt_.latest_ns() >= calm_below_ns_ || is_marked) [[unlikely]]
     tell_sample(now_ns, rtt_ns, is_marked);
 }
 

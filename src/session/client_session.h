@@ -462,7 +462,7 @@ class TERN_API ClientSession {
   uint64_t last_progress_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
   RttEstimator rtt_;
-  uint32_t calm_below_ns_ = UINT32_MAX;  ///< the controller ignores samples below this; at most 4.3 s
+  uint32_t calm_below_ns_ = UINT32_MAX;  ///< the controller ignores RttEstimator::latest_ns() below this
   uint32_t response_ns_ = 0;             ///< at rest: ProbeTimer::response_ns()
   uint32_t local_key_;
   uint32_t payload_max_ = 0;  ///< payload of the session's own full packets

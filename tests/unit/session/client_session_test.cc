@@ -3078,6 +3078,24 @@ TEST_F(CongestedSessionTest, an_uncongested_session_is_not_paced_and_has_the_ser
   }
 }
 
+TEST_F(CongestedSessionTest, a_controller_that_ignores_all_round_trips_gets_none_of_any_length) {
+  for (const cc::AnyController& controller :
+       {cc::AnyController(),
+        cc::AnyController(cc::Dctcp({3'125'000'000, kPayloadMax + 24, kTargetNs, 3 * kTargetNs}))}) {
+    ClientTerms terms;
+    terms.controller = controller;
+    open(8, terms);
+    for (const uint64_t rtt_ns : {10 * kUs, 4'294 * kMs, 4'296 * kMs, 100'000 * kMs}) {
+      ClientSlot* slot = begin();
+      const uint32_t number = sent().at(0).header.number();
+      now_ += rtt_ns;
+      finish(respond(slot, number, 4, 4));
+    }
+    EXPECT_EQ(session_->rtt().latest_ns(), RttEstimator::kLongestNs);
+    EXPECT_EQ(pools_.controller_counters.samples, 0u);
+  }
+}
+
 TEST_F(CongestedSessionTest, lasting_delay_narrows_the_window_and_then_paces) {
   open_swift(32);
   send_all();
