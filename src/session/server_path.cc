@@ -23,7 +23,8 @@ bool ServerPath::is_check(const wire::Header& short_probe) const {
 
 Drop ServerPath::refusal_of_short(const wire::Header& probe, bool is_open, uint64_t now_ns) {
   if (probe.token() != path_token_) return Drop::kUnproven;
-  if (is_open && ms_of(now_ns) - short_replies_since_ms_ >= kShortRepliesMs) {
+  // Not >=, because the two times have lost up to 1 ms.
+  if (is_open && ms_of(now_ns) - short_replies_since_ms_ > kShortRepliesMs) {
     short_replies_left_ = kShortRepliesMax;
     pair_replies_ = 0;
   }

@@ -1720,7 +1720,7 @@ TEST_F(ServerSessionTest, addresses_get_three_headers_together_until_one_has_ans
   pair_reply(444);
   expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
   // Some seconds later an open session may follow its client again.
-  now_ += 5'000'000'000;
+  now_ += 5'001'000'000;
   for (int i = 0; i < 3; i++) {
     EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
     pair_reply(555 + i);
@@ -1740,8 +1740,22 @@ TEST_F(ServerSessionTest, the_limit_of_headers_ends_after_seconds_at_any_time) {
     }
     now_ += 4'999'999'999;
     expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
-    now_ += 1;
+    now_ += 1'000'001;
   }
+}
+
+// The session keeps that time in whole ms, and must not answer too early.
+TEST_F(ServerSessionTest, the_limit_of_headers_lasts_for_five_seconds_from_any_part_of_a_millisecond) {
+  now_ += 999'999;
+  for (uint32_t i = 0; i < 3; i++) {
+    EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+    pair_reply(111 + i);
+  }
+  now_ += 4'999'000'001;
+  expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
+  now_ += 2'000'000;
+  EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+  pair_reply(222);
 }
 
 TEST_F(ServerSessionTest, an_open_session_answers_no_short_probe_of_the_other_way) {
