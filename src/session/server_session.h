@@ -174,7 +174,7 @@ class TERN_API ServerSession {
 
   // -- Packets out --
 
-  bool wants_to_send() const { return (response_mask_ | (due_ & ~kHeld)) != 0; }
+  bool wants_to_send() const { return (response_mask_ | (due_ & ~(kHeld | kMarked))) != 0; }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send
     kRefused,  ///< `send` returned false: the packet is still to be sent
@@ -221,8 +221,8 @@ class TERN_API ServerSession {
   static constexpr uint8_t kPathReply = 2;
   static constexpr uint8_t kLostAnswer = 4;  ///< answer that lost_request_number_ is lost; never with kPathReply
   static constexpr uint8_t kRanges = 8;      ///< extras_->ranges is not empty
-  static constexpr uint8_t kCancels = 16;    ///< response_mask_ has idle slots
-  static constexpr uint8_t kMarked = 32;     ///< not a packet, but a flag of the next packet
+  static constexpr uint8_t kCancels = 16;    ///< set exactly if response_mask_ has idle slots
+  static constexpr uint8_t kMarked = 32;     ///< not a packet, but a flag of the next one that can echo it
   static constexpr uint8_t kPairReply = 64;  ///< transmit() does not send it
   static constexpr uint8_t kHeld = 128;      ///< not due: a credit return waits for answers; never with kCreditReturn
 

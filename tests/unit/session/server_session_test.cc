@@ -1270,6 +1270,11 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
   EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
   EXPECT_EQ(flags(packets[0]), 0);  // a kCancelled packet answers no packet
   EXPECT_NE(flags(packets[1]), 0);
+  marked(client_header(Kind::kCancel, kFirst + 64, 0, kSessionToken));
+  EXPECT_EQ(kinds_sent(), Kinds{Kind::kCancelled});
+  EXPECT_FALSE(session_->wants_to_send()) << "a mark alone is no packet";
+  respond(begin(kFirst + 128), 10);
+  is_echoed_once();  // the next packet that can
   // A packet that proves nothing, or a report, causes no echo.
   marked(client_header(Kind::kProbe, kFirst, 0, kSessionToken ^ 1));
   marked(client_header(Kind::kReport, 0, 0, kSessionToken));
