@@ -27,7 +27,8 @@ void ServerSession::return_held() {
   for (uint32_t i = 0; i < window_; i++) {
     const ServerSlot* slot = slot_at(i);
     if (slot == nullptr || slot->echo != number) continue;
-    // The slot of an answer that has left may have a later time.
+    // The slot of an answer that has left may have a later time. A slot whose cancel is to be acknowledged still has
+    // the time of its request, because no answer to the newest packet leaves while a credit return waits.
     if (!is_busy(*slot) && (response_mask_ & bit_of(slot)) == 0) continue;
     cr_number_ = number;
     cr_since_ns_ = slot->received_ns;

@@ -963,6 +963,22 @@ TEST_F(ServerSessionTest, a_credit_return_that_has_waited_tells_the_hold_time_of
   EXPECT_EQ(wire::decode_hold(answer.hold_code()), 320u);
 }
 
+TEST_F(ServerSessionTest, a_late_cancel_of_the_newest_request_leaves_its_hold_time) {
+  client_number_++;
+  EXPECT_TRUE(hold(begin(kFirst)));
+  now_ += 320;
+  client_number_ -= 2;
+  cancel(kFirst);
+  client_number_++;
+  now_ += 160;
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
+  EXPECT_EQ(packets[1].header.kind(), Kind::kCr);
+  EXPECT_EQ(packets[1].header.echo(), client_number_);
+  EXPECT_EQ(wire::decode_hold(packets[1].header.hold_code()), 480u);
+}
+
 // Otherwise the client would take no sample, and would not see the mark.
 TEST_F(ServerSessionTest, a_credit_return_before_the_answer_to_a_marked_packet_tells_its_hold_time) {
   EXPECT_TRUE(hold(begin(kFirst)));
