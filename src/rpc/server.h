@@ -13,9 +13,9 @@
 
 namespace tern::rpc {
 
-/// Every request touches the first cache line, and in a session with one call at a time the third one, which is slot 0.
-/// Of the second one most requests need only ServerSession::payload_bytes_max(), and those over shm that are answered
-/// at once not even that.
+/// Every request touches the first cache line. In a session with one call at a time it touches the third one, too,
+/// which is slot 0. Most requests need only ServerSession::payload_bytes_max() of the second one. Requests over shm
+/// that are answered at once do not touch the second one.
 struct alignas(64) Server {
   explicit Server(const session::ServerTerms& terms) : session(terms) {}
 

@@ -68,7 +68,9 @@ void ServerSession::forget_answer(const ServerSlot* slot) {
 }
 
 void ServerSession::prepare_cancelled(uint8_t credit_limit, ServerPacket& packet) const {
-  packet.slot = slots_[std::countr_zero(cancelled())];
+  const uint64_t slots = cancelled();
+  CHECK(slots, !=, 0u);
+  packet.slot = slots_[std::countr_zero(slots)];
   packet.header =
       next_header(wire::Kind::kCancelled, wire::kNoEcho, packet.slot->request_number, 0, 0, credit_limit, 0);
 }

@@ -352,8 +352,8 @@ class TERN_API ServerSession {
   /// Slots whose packet 0 must be sent. The bit of an idle slot stands for the acknowledgement of its cancel.
   uint64_t response_mask_ = 0;
   uint64_t next_number_;
-  /// &only_slot_, while no slot but the first has had a request. Then the slots up to the last that has had one, and
-  /// nulls up to a power of two.
+  /// &only_slot_ while no slot but the first has had a request. Then pointers to the slots, in an array whose size is a
+  /// power of two. Null: the slot has had no request.
   ServerSlot** slots_ = &only_slot_;
   ServerSlot* only_slot_ = nullptr;
   // Every request touches the fields up to the first member of `received_`. With the 8 B that the endpoint keeps before

@@ -51,8 +51,8 @@ struct ServerSlot {
   void* call = nullptr;                        ///< the endpoint's record of the running request
 };
 
-/// The fields that few sessions need. A session takes them with its first packet about a long message or from another
-/// address, and keeps them until its end.
+/// The fields that few sessions need. A session takes them with its first packet of a long message, RFR, request that
+/// permits a whole long response, or short paired probe, and keeps them until its end.
 struct ServerExtras {
   RangeQueue ranges;                 ///< not empty: ServerSession::kRanges is due
   uint64_t long_bytes_sent = 0;      ///< ServerSession::long_bytes_sent()
