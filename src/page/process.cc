@@ -6,6 +6,8 @@
 
 #include <charconv>
 #include <cstdio>
+#include <optional>
+#include <system_error>
 
 #include "base/descriptor.h"
 
@@ -52,6 +54,20 @@ uint64_t start_ticks_of(uint64_t pid) {
   return ticks;
 }
 
+/// The effective user of a process; nothing if there is no such process. The owner of /proc/PID would not do, because
+/// that is root for a process that may not be traced.
+std::optional<uid_t> user_of(uint64_t pid) {
+  constexpr std::string_view kBegin = "\nUid:\t";  // then the real user, a tab, the effective one
+  std::array<char, 1024> space;
+  const std::string_view text = read_text(path_of(pid, "status").data(), space);
+  const size_t begin = text.find(kBegin);
+  const size_t tab = begin == std::string_view::npos ? begin : text.find('\t', begin + kBegin.size());
+  uid_t user = 0;
+  if (tab == std::string_view::npos) return std::nullopt;
+  const auto error = std::from_chars(text.data() + tab + 1, text.data() + text.size(), user).ec;
+  return error == std::errc() ? std::optional(user) : std::nullopt;
+}
+
 }  // namespace
 
 ProcessName own_process() {
@@ -74,7 +90,9 @@ PageLife life_of(const ProcessName& process) {
   if (start_ticks == process.start_ticks) return PageLife::kAlive;
   // The process wrote its start time by the clock of its own time namespace, which it may not be allowed to tell.
   const uint64_t its_clock = namespace_of(path_of(process.pid, "ns/time").data());
-  return its_clock == namespace_of("/proc/self/ns/time") ? PageLife::kDead : PageLife::kUnknown;
+  if (its_clock == namespace_of("/proc/self/ns/time")) return PageLife::kDead;
+  // Pages of other users are not read, so a process of another user has only got the writer's id.
+  return its_clock == 0 && user_of(process.pid) != geteuid() ? PageLife::kDead : PageLife::kUnknown;
 }
 
 std::array<char, 32> own_program() {

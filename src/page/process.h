@@ -14,7 +14,7 @@ namespace tern::page {
 
 /// The identity of this process. Fields that the system does not report are 0.
 ProcessName own_process();
-/// Whether that process lives. kUnknown: /proc has no information about it.
+/// Whether that process, the writer of a page of this user, lives. kUnknown: /proc does not tell.
 PageLife life_of(const ProcessName& process);
 /// The name of this process, as the kernel has it.
 std::array<char, 32> own_program();

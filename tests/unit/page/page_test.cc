@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -248,6 +249,7 @@ TEST_F(Pages, killed_process_leaves_its_last_values) {
     (void)!::write(ready[1], "x", 1);
     while (true) pause();
   }
+  close(ready[1]);
   char byte;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_EQ(read(path()).life, PageLife::kAlive);
@@ -264,7 +266,6 @@ TEST_F(Pages, killed_process_leaves_its_last_values) {
   EXPECT_FALSE(page.endpoints[0].is_consistent);
   EXPECT_EQ(page.endpoints[0].counters[0], 1u);
   close(ready[0]);
-  close(ready[1]);
   EXPECT_NE(make(), nullptr) << "the page of a dead process is replaced";
 }
 
@@ -282,38 +283,96 @@ TEST_F(Pages, process_is_known_by_more_than_its_id) {
   EXPECT_EQ(life_of(process), PageLife::kUnknown);
 }
 
-/// In a process whose boot clock is ahead by 1000 s: writes its name to `out` and waits.
-[[noreturn]] void live_in_time_namespace(int out) {
-  constexpr int kNewTime = 0x80;  // CLONE_NEWTIME of <linux/sched.h>
-  constexpr std::string_view kOffset = "boottime 1000 0\n";
-  ProcessName name;
-  name.pid = 0;
-  const int offsets = unshare(kNewTime) == 0 ? open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC) : -1;
-  if (offsets >= 0 && ::write(offsets, kOffset.data(), kOffset.size()) == static_cast<ssize_t>(kOffset.size())) {
-    const pid_t child = fork();  // the first process in the namespace
-    if (child != 0) _exit(0);
-    name = own_process();
+/// Gives up root's rights, and with them the right to be traced by other processes of the user.
+void become_nobody() {
+  constexpr uid_t kNobody = 65534;
+  if (geteuid() == 0 && (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0)) {
+    _exit(UINT8_MAX);
   }
-  (void)!::write(out, &name, sizeof(name));
-  while (name.pid != 0) pause();
-  _exit(0);
 }
 
-TEST_F(Pages, process_in_another_time_namespace_is_not_called_dead) {
-  int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
+/// life_of() in a process without root's rights.
+PageLife life_for_nobody(const ProcessName& process) {
   const pid_t child = fork();
-  if (child == 0) live_in_time_namespace(ready[1]);
-  ProcessName process;
-  ASSERT_EQ(::read(ready[0], &process, sizeof(process)), static_cast<ssize_t>(sizeof(process)));
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  close(ready[0]);
-  close(ready[1]);
-  if (process.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
-  EXPECT_EQ(life_of(process), PageLife::kUnknown);
-  kill(static_cast<pid_t>(process.pid), SIGKILL);
-  for (int i = 0; i < 5000 && life_of(process) == PageLife::kUnknown; i++) usleep(1000);
-  EXPECT_EQ(life_of(process), PageLife::kDead);
+  if (child == 0) {
+    become_nobody();
+    _exit(static_cast<int>(life_of(process)));
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_LE(WEXITSTATUS(status), static_cast<int>(PageLife::kUnknown));
+  return static_cast<PageLife>(WEXITSTATUS(status));
+}
+
+TEST_F(Pages, process_of_another_user_is_not_the_writer) {
+  ProcessName process = own_process();
+  process.pid = 1;  // the time namespace of root's processes is hidden from others
+  process.start_ticks++;
+  EXPECT_EQ(life_for_nobody(process), PageLife::kDead);
+}
+
+/// A process whose boot clock is ahead by 1000 s. It ends with the object, or at the latest with this process.
+class InTimeNamespace {
+ public:
+  /// `is_nobody`: the process has no rights of root.
+  explicit InTimeNamespace(bool is_nobody) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    parent_ = fork();
+    if (parent_ == 0) live(ready[1], is_nobody);
+    close(ready[1]);
+    EXPECT_EQ(::read(ready[0], &name, sizeof(name)), static_cast<ssize_t>(sizeof(name)));
+    close(ready[0]);
+  }
+  ~InTimeNamespace() { end(); }
+  InTimeNamespace(const InTimeNamespace&) = delete;
+  InTimeNamespace& operator=(const InTimeNamespace&) = delete;
+
+  void end() {
+    if (parent_ <= 0) return;
+    if (name.pid != 0) kill(static_cast<pid_t>(name.pid), SIGKILL);
+    EXPECT_EQ(waitpid(parent_, nullptr, 0), parent_);
+    parent_ = 0;
+  }
+
+  ProcessName name;  ///< pid 0: this process may not make a time namespace
+
+ private:
+  /// Writes the name to `out` and waits. The namespace's first process is a child of the one that made the namespace.
+  [[noreturn]] static void live(int out, bool is_nobody) {
+    constexpr int kNewTime = 0x80;  // CLONE_NEWTIME of <linux/sched.h>
+    constexpr std::string_view kOffset = "boottime 1000 0\n";
+    ProcessName name;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int offsets = unshare(kNewTime) == 0 ? open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC) : -1;
+    if (offsets >= 0 && ::write(offsets, kOffset.data(), kOffset.size()) == static_cast<ssize_t>(kOffset.size())) {
+      const pid_t child = fork();
+      if (child != 0) _exit(child > 0 && waitpid(child, nullptr, 0) == child ? 0 : 1);
+      if (is_nobody) become_nobody();
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a change of the user would cancel it
+      name = own_process();
+    }
+    (void)!::write(out, &name, sizeof(name));
+    while (name.pid != 0) pause();
+    _exit(0);
+  }
+
+  pid_t parent_;
+};
+
+TEST_F(Pages, process_in_another_time_namespace_is_not_called_dead) {
+  InTimeNamespace process(false);
+  if (process.name.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
+  EXPECT_EQ(life_of(process.name), PageLife::kUnknown);
+  process.end();
+  EXPECT_EQ(life_of(process.name), PageLife::kDead);
+}
+
+TEST_F(Pages, writer_that_hides_its_time_namespace_is_not_called_dead) {
+  const InTimeNamespace process(true);
+  if (process.name.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
+  EXPECT_EQ(life_for_nobody(process.name), PageLife::kUnknown);
 }
 
 TEST_F(Pages, forked_child_leaves_the_page_alone) {
