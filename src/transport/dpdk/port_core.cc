@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status_text.h"
+#include "base/try.h"
 #include "ethernet/names.h"
 #include "ethernet/setup.h"
 #include "neighbours/kernel_host.h"
@@ -34,9 +35,6 @@ using neighbours::OwnHost;
 
 constexpr ethernet::Names kNames{"dpdk", "Dpdk"};
 constexpr Status kNoMemory{Code::kNoMemory, "dpdk: no memory for a port: free some"};
-constexpr Status kNoRule{
-    Code::kUnavailable,
-    "dpdk: the driver refuses a flow rule for the interface's MAC address: free some of the device's rules"};
 
 /// True if the kernel has an interface with this index and MTU. `index`: 0 for none.
 bool has_mtu(uint32_t index, uint32_t mtu_bytes) {
@@ -68,6 +66,17 @@ Status why_refused(const std::string& device, std::string_view what, int error) 
   return status_of(Code::kUnavailable, "dpdk: the driver refuses to start the device",
                    {"dpdk: the driver of ", device, " refuses ", what, " (", std::strerror(error < 0 ? -error : error),
                     ")", line, ": see the driver's guide for what it needs"});
+}
+
+/// `error`: of the failed call for a flow rule.
+Status why_no_rule(const std::string& device, const rte_flow_error& error) {
+  const int number = rte_errno;
+  Status status{Code::kUnavailable, "dpdk: the driver refuses a flow rule: see the driver's guide for what it needs"};
+  (void)base::try_grow([&] {
+    const std::string what = error.message != nullptr ? "a flow rule: " + std::string(error.message) : "a flow rule";
+    status = why_refused(device, what, number);
+  });
+  return status;
 }
 
 }  // namespace
@@ -395,16 +404,24 @@ void PortCore::detach(LaneSlot& slot) {
   }
 }
 
-/// Adds the new rule before it removes the old one, so that no frame is without a rule.
+/// Adds the new rule before it removes the old one, so that no frame is without a rule, unless the device has no place
+/// for both. The interface has the new address already.
 Status PortCore::follow_mac(LaneSlot& slot, const frames::MacAddress& mac) {
   const base::MutexLock lock(mutex_);
   if (slot.rule == nullptr || slot.rule_mac == mac || !flows_->has_mac()) return {};
   FlowTarget target = target_of(slot.own);
   target.mac = mac;
+  const uint16_t queue = slot.queue.load(std::memory_order_relaxed);
+  clear_eal_log();
   rte_flow_error error{};
-  rte_flow* const rule = flows_->add(target, slot.queue.load(std::memory_order_relaxed), &error);
-  if (rule == nullptr) return kNoRule;
-  flows_->remove(std::exchange(slot.rule, rule));
+  rte_flow* rule = flows_->add(target, queue, &error);
+  flows_->remove(std::exchange(slot.rule, nullptr));
+  if (rule == nullptr) {
+    error = {};
+    rule = flows_->add(target, queue, &error);
+  }
+  if (rule == nullptr) return why_no_rule(facts_.name, error);
+  slot.rule = rule;
   slot.rule_mac = mac;
   return {};
 }
@@ -469,8 +486,7 @@ Status PortCore::steer(LaneSlot& slot) {
   rte_flow_error error{};
   slot.rule_mac = facts_.mac;
   slot.rule = flows_->add(target_of(slot.own), queue, &error);
-  if (slot.rule != nullptr) return {};
-  return why_refused(facts_.name, error.message != nullptr ? error.message : "a flow rule", rte_errno);
+  return slot.rule != nullptr ? Status() : why_no_rule(facts_.name, error);
 }
 
 }  // namespace tern::transport

@@ -1,5 +1,7 @@
 // The flow rules of endpoints at a device that keeps its interface in the kernel. DPDK's virtual devices have no rules
 // of rte_flow beside such an interface, so this test replaces DPDK's functions for them.
+#include <gmock/gmock.h>
+#include <rte_errno.h>
 #include <rte_flow.h>
 
 #include <cerrno>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "frames/mac_address.h"
+#include "unit/neighbours/packets.h"
 #include "unit/transport/dpdk/af_packet_fixture.h"
 #include "unit/transport/dpdk/dpdk_fixture.h"
 
@@ -19,7 +22,7 @@ namespace {
 struct Rules {
   std::mutex mutex;
   bool takes_mac = true;
-  bool is_full = false;
+  size_t places = SIZE_MAX;
   uintptr_t last = 0;
   std::map<rte_flow*, tern::frames::MacAddress> macs;
 
@@ -47,9 +50,13 @@ int rte_flow_validate(uint16_t, const rte_flow_attr*, const rte_flow_item* patte
 }
 
 rte_flow* rte_flow_create(uint16_t, const rte_flow_attr*, const rte_flow_item* pattern, const rte_flow_action*,
-                          rte_flow_error*) {
+                          rte_flow_error* error) {
   const std::lock_guard lock(rules.mutex);
-  if (rules.is_full) return nullptr;
+  if (rules.macs.size() >= rules.places) {
+    error->message = "the table is full";
+    rte_errno = ENOSPC;
+    return nullptr;
+  }
   auto* const rule = reinterpret_cast<rte_flow*>(++rules.last);
   auto& mac = rules.macs[rule];
   if (names_mac(pattern)) {
@@ -70,6 +77,7 @@ namespace tern::transport::dpdk_test {
 namespace {
 
 using frames::MacAddress;
+using ::testing::HasSubstr;
 using Macs = std::vector<MacAddress>;
 
 class DpdkFlowRules : public DpdkAfPacket {
@@ -78,7 +86,7 @@ class DpdkFlowRules : public DpdkAfPacket {
     DpdkAfPacket::TearDown();
     EXPECT_EQ(rules.all(), Macs());
     rules.takes_mac = true;
-    rules.is_full = false;
+    rules.places = SIZE_MAX;
   }
   static Dpdk::Options options() {
     Dpdk::Options options;
@@ -113,19 +121,35 @@ TEST_F(DpdkFlowRules, rule_without_mac_address__stays) {
   ASSERT_TRUE(end.status.ok()) << end.status.message();
   ASSERT_EQ(rules.all(), Macs{MacAddress()});
   const uintptr_t last = rules.last;
-  change_mac();
-  for (uint32_t i = 0; i < 200'000; ++i) end.turn();  // the endpoint looks for events every 65536
+  const std::vector<std::byte> frame = frame_to(end, 1, change_mac());
+  neighbours::Packets far("tern1");
+  // The endpoint takes the frame only if it knows the new address, for which it looks when it has received nothing for
+  // many turns.
+  EXPECT_TRUE(run_until({&end}, [&, turn = 0u]() mutable {
+    if (turn++ % 10'000 == 0) far.send(frame);
+    return !end.got.empty();
+  }));
   EXPECT_EQ(rules.last, last);
+}
+
+TEST_F(DpdkFlowRules, full_table__gets_the_new_rule_in_place_of_the_old_one) {
+  End end(options());
+  ASSERT_TRUE(end.status.ok()) << end.status.message();
+  rules.places = 1;
+  const MacAddress mac = change_mac();
+  EXPECT_TRUE(run_until({&end}, [&] { return rules.all() == Macs{mac} || !end->failure().ok(); }));
+  EXPECT_TRUE(end->failure().ok()) << end->failure().message();
 }
 
 TEST_F(DpdkFlowRules, refused_rule__ends_the_endpoint) {
   End end(options());
   ASSERT_TRUE(end.status.ok()) << end.status.message();
-  rules.is_full = true;
+  rules.places = 0;
   change_mac();
   EXPECT_TRUE(run_until({&end}, [&] { return !end->failure().ok(); }));
-  EXPECT_EQ(end->failure().message(),
-            "dpdk: the driver refuses a flow rule for the interface's MAC address: free some of the device's rules");
+  EXPECT_THAT(std::string(end->failure().message()),
+              HasSubstr("refuses a flow rule: the table is full (No space left on device)"));
+  EXPECT_EQ(rules.all(), Macs());
 }
 
 }  // namespace
