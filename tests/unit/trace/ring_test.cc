@@ -243,7 +243,7 @@ uint64_t free_files_before = 0;
   if (!is_set) _exit(kNotHere);
   free_files_before = free_files();
   std::signal(SIGABRT, [](int) { _exit(free_files() == free_files_before ? 0 : 1); });
-  std::freopen("/dev/null", "w", stderr);
+  if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(3);
   auto ring = make(1024);
   for (uint64_t i = 0; i < 1024; i++) ring->put(record_of(i));
   CHECK(1, ==, 2);
