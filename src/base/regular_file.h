@@ -13,7 +13,7 @@
 namespace tern::base {
 
 /// Like open(), for regular files only. Does not wait for the other end of a FIFO. Returns no descriptor on failure;
-/// errno has the reason, and is EINVAL for another kind of file.
+/// errno has the reason: that of open(), or EINVAL if open() has opened another kind of file.
 inline Descriptor open_regular(const char* path, int flags, struct stat& about) {
   Descriptor file(open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!file || fstat(file.get(), &about) != 0) return Descriptor();

@@ -59,6 +59,6 @@ bool start_thread(std::thread& thread, const char* name, F body) {
 
 inline constexpr Status kNoThread{Code::kUnavailable,
                                   "the system does not allow another thread; raise its limit (ulimit -u, cgroup "
-                                  "pids.max), or free memory (ulimit -v)"};
+                                  "pids.max) or that of memory (ulimit -v), or free memory"};
 
 }  // namespace tern::base

@@ -151,7 +151,7 @@ Status no_memfd(int error) {
   if (error == ENOMEM) return kNoChunk;
   if (is_forbidden(error)) {
     return {Code::kUnavailable,
-            "memfd_create is refused: shared memory needs Linux 3.17, and a sandbox that allows it; allow it, or use "
+            "a sandbox or a kernel before Linux 3.17 refuses memfd_create, which shared memory needs: allow it, or use "
             "udp"};
   }
   if (error == ENFILE) {

@@ -67,7 +67,7 @@ struct Dpdk {
     uint32_t datagram_bytes = 0;
     /// Frames of a queue that wait to be received before further ones are lost; a power of two, 512 to 65536. A device
     /// may have fewer. Takes 2 KiB of memory each, more with an MTU above 1500. The driver of virtio does not tell how
-    /// many its device has: 256 unless this is another value than 4096.
+    /// many its device has: with the default, 256 are assumed.
     uint32_t receive_buffers = kReceiveBuffersDefault;
     /// Swift's target for a round trip (docs/congestion.md), in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
