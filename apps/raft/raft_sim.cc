@@ -157,6 +157,9 @@ int main(int argc, char** argv) {
           programs::Scope::kSimulated) ||
       !programs::check_flags_in_simulation({"drop", "seconds"}))
     return 1;
+  if (!FLAGS_step_ns.empty() && programs::is_given("cpus")) {
+    return programs::fail("--cpus has no effect with --step_ns, because then no steps are measured");
+  }
   if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024 ||
       FLAGS_batch_max < 1 || FLAGS_batch_max > 1024 || FLAGS_operations < 1) {
     return programs::fail(

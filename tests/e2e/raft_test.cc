@@ -281,4 +281,5 @@ TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
   EXPECT_THAT(run("raft_sim --step_ns=-1,2,3,4,5").output, HasSubstr("--step_ns must be five times in ns"));
   EXPECT_THAT(run("raft_sim --wait=block").output, HasSubstr("--wait does not work in a simulation"));
   EXPECT_THAT(run("raft_sim --seconds=1").output, HasSubstr("--seconds has no effect"));
+  EXPECT_THAT(run("raft_sim --step_ns=1,2,3,4,5 --cpus=0").output, HasSubstr("--cpus has no effect with --step_ns"));
 }
