@@ -46,7 +46,8 @@ class Sim(unittest.TestCase):
         self.assertEqual(done.stderr, 'usage: sim_check\nscripts/sim: sim_check does not know these options\n')
 
     def test_runs_without_a_length_are_refused(self):
-        for flag in ('--minutes=0', '--minutes=-1', '--minutes=nan', '--seconds=0', '--seconds=-1', '--seeds=0', '--jobs=0'):
+        for flag in ('--minutes=0', '--minutes=-1', '--minutes=nan', '--seconds=0', '--seconds=-1', '--seconds=1001', '--seeds=0',
+                     '--jobs=0'):
             with self.subTest(flag=flag):
                 done = self.run_with('exit 1\n', flag)
                 self.assertEqual((done.returncode, done.stdout), (2, ''))

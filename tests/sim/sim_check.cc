@@ -12,6 +12,11 @@
 
 namespace {
 
+using tern::Duration;
+
+/// With more virtual seconds a plan's number of calls could overflow.
+constexpr uint64_t kSecondsMax = 1000;
+
 /// The options besides the seeds.
 struct Options {
   uint64_t seconds = 0;  ///< virtual time with faults; 0: the seed decides
@@ -20,7 +25,7 @@ struct Options {
 
 constexpr const char* kUsage =
     "usage: sim_check [--seed=N | --seeds=FROM-TO] [--seconds=S] [--without=RULES] [--only=RULES] [--verbose]\n"
-    "  --seconds   of workload and faults in virtual time, instead of what the seed says\n"
+    "  --seconds   of workload and faults in virtual time, 1 to 1000, instead of what the seed says\n"
     "  --without   rules that are not checked, with commas between them: retransmissions, packets, round-trips,\n"
     "              pace, held, deaths\n"
     "  --only      rules that are checked; none: \"\"\n"
@@ -51,6 +56,8 @@ sim_test::Plan plan_of(uint64_t seed, const Options& options) {
     const auto factor = time / plan.fault_time + 1;
     plan.calls *= static_cast<uint32_t>(factor);
     plan.fault_time = time;
+    // In a short run a few pauses may overlap. In a long one a host would pause for ever.
+    if (plan.pause_gap != Duration(0)) plan.pause_gap = std::max(plan.pause_gap, 4 * plan.pause_max);
   }
   return plan;
 }
@@ -74,7 +81,10 @@ void report(const sim_test::Outcome& outcome) {
 int main(int argc, char** argv) {
   Options own;
   const auto options = seeds::parse(argc, argv, kUsage, [&](std::string_view name, std::string_view value) {
-    if (name == "--seconds") own.seconds = seeds::number(value, kUsage);
+    if (name == "--seconds") {
+      own.seconds = seeds::number(value, kUsage);
+      if (own.seconds < 1 || own.seconds > kSecondsMax) seeds::usage("sim_check: --seconds must be 1 to 1000\n");
+    }
     const bool is_rule = name == "--without" || name == "--only";
     return is_rule ? switch_off(value, name == "--only", own) : name == "--seconds";
   });
