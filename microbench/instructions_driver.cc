@@ -1,6 +1,8 @@
 // instructions_driver: --rpcs small RPCs with both endpoints in one thread (common/both_ends.h), over any transport.
 #include "common/both_ends.h"
 
+#include "transport_list.h"
+
 DEFINE_uint64(deadline_ms, 0, "deadline of each call; 0: none");
 DEFINE_bool(keep, false, "handlers keep their requests, which are answered after the server's iteration");
 

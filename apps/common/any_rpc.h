@@ -11,7 +11,7 @@
 namespace programs {
 
 /// A tern::Rpc<T> behind an interface without T, so that a program is compiled once, and not for each transport. Only
-/// calls of the loop are virtual ones: the endpoint's other functions do not depend on T.
+/// endpoint() and the loop are virtual: the endpoint's own functions do not depend on T.
 class AnyRpc {
  public:
   AnyRpc() = default;

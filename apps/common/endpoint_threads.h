@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "any_rpc.h"
+#include "flags.h"
 #include "sides.h"
 
 namespace programs {

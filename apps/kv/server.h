@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../common/endpoint_threads.h"
+#include "../common/flags.h"
 #include "protocol.h"
 #include "store.h"
 

@@ -431,7 +431,7 @@ class Endpoint:
             while not self._is_stopped and (end is None or time.monotonic() < end):
                 self._run_briefly(0.1 if end is None else min(0.1, end - time.monotonic()))
         finally:
-            self._is_stopped = False  # also after an exception, or if the time is over: no later run() ends by it
+            self._is_stopped = False  # also after an exception, or if the time is over: it ends no later run()
 
     def _run_briefly(self, seconds):
         """Runs the loop for at most this time. Python handles signals after it."""

@@ -51,8 +51,7 @@ inline bool check_driver_flags(uint64_t size_max) {
   return problem.empty();
 }
 
-/// For a driver whose transport cannot get the fault layer. If a flag of that layer is given, it prints a sentence and
-/// returns false.
+/// For a driver without the fault layer. If a flag of that layer is given, it prints a sentence and returns false.
 inline bool check_no_faults() {
   for (const char* name : {"drop", "dup", "reorder", "corrupt", "delay", "delay_us_max", "seed"}) {
     if (!programs::is_given(name)) continue;

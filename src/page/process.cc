@@ -54,7 +54,7 @@ uint64_t start_ticks_of(uint64_t pid) {
   return ticks;
 }
 
-/// The effective user of a process; nothing if there is no such process. The owner of /proc/PID would not do, because
+/// The effective user of a process; nothing if that cannot be read. The owner of /proc/PID would not do, because
 /// that is root for a process that may not be traced.
 std::optional<uid_t> user_of(uint64_t pid) {
   constexpr std::string_view kBegin = "\nUid:\t";  // then the real user, a tab, the effective one
@@ -91,8 +91,10 @@ PageLife life_of(const ProcessName& process) {
   // The process wrote its start time by the clock of its own time namespace, which it may not be allowed to tell.
   const uint64_t its_clock = namespace_of(path_of(process.pid, "ns/time").data());
   if (its_clock == namespace_of("/proc/self/ns/time")) return PageLife::kDead;
+  if (its_clock != 0) return PageLife::kUnknown;
   // Pages of other users are not read, so a process of another user has only got the writer's id.
-  return its_clock == 0 && user_of(process.pid) != geteuid() ? PageLife::kDead : PageLife::kUnknown;
+  const std::optional<uid_t> user = user_of(process.pid);
+  return user && *user != geteuid() ? PageLife::kDead : PageLife::kUnknown;
 }
 
 std::array<char, 32> own_program() {

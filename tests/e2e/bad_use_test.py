@@ -146,7 +146,8 @@ class BadUse(RefusalTest):
             ('incast', '--role=server'), ('incast', '--transport=shm', '--frame_bytes=2000'),
             ('incast', '--transport=udp', '--role=client', '--processes')))
         if not at_most:  # sanitized builds leave it out
-            self.assert_all_refused([[os.path.join(build_dir, 'microbench/instructions_driver'), '--seconds=2']])
+            driver = os.path.join(build_dir, 'microbench/instructions_driver')
+            self.assert_all_refused([[driver, '--seconds=2'], [driver, '--drop=0.1']])
 
     def test_erpc_driver_refuses_flags_without_effect(self):
         def run_erpc(flag):

@@ -1,6 +1,8 @@
 // Traffic through the fault layer over every transport. Loss, duplicates, reordering and delay on both sides change
 // only the time that calls take. Corruption leads to a completion or an error and nothing else.
 
+#include <tuple>
+
 #include "e2e/caller.h"
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"

@@ -3,6 +3,8 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 
+#include <tuple>
+
 #include "e2e/caller.h"
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"

@@ -56,7 +56,8 @@ sim_test::Plan plan_of(uint64_t seed, const Options& options) {
     const auto factor = time / plan.fault_time + 1;
     plan.calls *= static_cast<uint32_t>(factor);
     plan.fault_time = time;
-    // In a short run a few pauses may overlap. In a long one a host would pause for ever.
+    // In a short run a few pauses may overlap. In a long one a host would pause for ever if they came faster than they
+    // end.
     if (plan.pause_gap != Duration(0)) plan.pause_gap = std::max(plan.pause_gap, 4 * plan.pause_max);
   }
   return plan;

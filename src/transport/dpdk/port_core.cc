@@ -483,6 +483,7 @@ Status PortCore::steer(LaneSlot& slot) {
     return why_refused(facts_.name, "to steer a UDP port to a queue", rte_errno);
   }
   if (!flows_) return {};
+  clear_eal_log();
   rte_flow_error error{};
   slot.rule_mac = facts_.mac;
   slot.rule = flows_->add(target_of(slot.own), queue, &error);

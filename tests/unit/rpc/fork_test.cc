@@ -1,4 +1,5 @@
-// A forked child that destroys the endpoints that it has inherited, or gets a signal that stops them in its parent.
+// A forked child that destroys the endpoints that it has inherited, or gets a signal that would stop them in its
+// parent.
 #include <tern/signals.h>
 
 #include <gtest/gtest.h>
