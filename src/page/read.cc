@@ -210,9 +210,11 @@ std::vector<std::string> find_pages() {
     const std::string_view name_prefix = std::string_view(prefix).substr(sizeof(page::kFolder) - 1);
     const base::Folder folder(opendir(page::kFolder));
     while (const dirent* entry = folder != nullptr ? readdir(folder.get()) : nullptr) {
-      if (std::string_view(entry->d_name).starts_with(name_prefix)) {
-        paths.push_back(std::string(page::kFolder) + entry->d_name);
-      }
+      if (!std::string_view(entry->d_name).starts_with(name_prefix)) continue;
+      // Any user may make a file with such a name, and the name may contain any byte.
+      struct stat about;
+      if (fstatat(dirfd(folder.get()), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      if (about.st_uid == geteuid()) paths.push_back(std::string(page::kFolder) + entry->d_name);
     }
     std::sort(paths.begin(), paths.end());
   });

@@ -80,6 +80,8 @@ class Pages : public ::testing::Test {
   std::string folder_;
 };
 
+constexpr uid_t kNobody = 65534;
+
 using Words = std::array<uint64_t, sizeof(EndpointCounters) / sizeof(uint64_t)>;
 
 /// Returns counters that all have different values.
@@ -141,6 +143,17 @@ TEST_F(Pages, shared_memory_is_found_and_goes_with_its_page) {
   second.reset();
   file.reset();
   EXPECT_THAT(find_pages(), Not(Contains(at)));
+}
+
+TEST_F(Pages, files_of_other_users_are_not_found) {
+  const std::string at = shared_memory_prefix() + "0." + std::to_string(getpid()) + ".other";
+  write(at, "");
+  EXPECT_THAT(find_pages(), Contains(at));
+  const bool is_given_away = chown(at.c_str(), kNobody, kNobody) == 0;
+  const std::vector<std::string> found = find_pages();
+  unlink(at.c_str());
+  if (!is_given_away) GTEST_SKIP() << "no rights to give a file to another user";
+  EXPECT_THAT(found, Not(Contains(at)));
 }
 
 TEST_F(Pages, named_file_stays_closed_and_is_replaced) {
@@ -285,7 +298,6 @@ TEST_F(Pages, process_is_known_by_more_than_its_id) {
 
 /// Gives up root's rights, and with them the right to be traced by other processes of the user.
 void become_nobody() {
-  constexpr uid_t kNobody = 65534;
   if (geteuid() == 0 && (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0)) {
     _exit(UINT8_MAX);
   }
