@@ -8,24 +8,6 @@ namespace top {
 
 namespace {
 
-/// The length in bytes of the character that `text` begins with: a printable one of ASCII, or any further one in UTF-8
-/// (RFC 3629). 0: it begins with none of these.
-size_t character_length(std::string_view text) {
-  const auto byte = [text](size_t i) -> uint32_t { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return lead >= ' ' && lead <= '~' ? 1 : 0;
-  if (lead < 0xc0 || lead > 0xf7) return 0;
-  const size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  uint32_t code = lead & (0x7fu >> length);
-  for (size_t i = 1; i < length; i++) {
-    if (byte(i) >> 6 != 2) return 0;
-    code = code << 6 | (byte(i) & 0x3f);
-  }
-  const uint32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
-  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-  return code >= least && code <= 0x10ffff && !is_surrogate ? length : 0;
-}
-
 /// Texts of pages are printable ASCII, but file names may contain any byte. A byte that belongs to no character becomes
 /// an escape.
 std::string quoted(std::string_view text) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace top {
@@ -38,6 +39,12 @@ const char* state_of(const tern::PageSession& session);
 double age_s(const tern::PageEndpoint& endpoint);
 /// Returns 0 if the page has no such counter.
 uint64_t counter_of(const tern::Page& page, const tern::PageEndpoint& endpoint, const char* name);
+/// The length in bytes of the character that `text` begins with: a printable one of ASCII, or any further one in UTF-8
+/// (RFC 3629). 0: it begins with none of these.
+size_t character_length(std::string_view text);
+/// Makes a file name, or a text that contains one, safe for terminals: every control character, and every byte that
+/// belongs to no character, becomes a question mark. Texts of pages are printable ASCII already.
+std::string printable(std::string_view text);
 /// Appends text, formatted as by printf.
 [[gnu::format(printf, 2, 3)]] void add(std::string& to, const char* format, ...);
 

@@ -23,6 +23,7 @@ except ImportError:
 
 BUILD = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/release")
 TOP = BUILD / "apps/top/tern-top"
+CORPUS = pathlib.Path(__file__).resolve().parents[1] / "fuzz/corpus/page"
 PATIENCE_S = 60
 
 
@@ -239,7 +240,7 @@ class FilesTest(unittest.TestCase):
             unreadable = json.loads(result.stdout)["unreadable"]
             self.assertEqual([entry["file"] for entry in unreadable], [str(letter), folder + "/absent"])
             self.assertIn("not a page", unreadable[0]["reason"])
-            corpus = sorted((pathlib.Path(__file__).parents[1] / "fuzz/corpus/page").iterdir())
+            corpus = sorted(CORPUS.iterdir())
             for form in ("--json", "--prometheus", "--sessions=5"):
                 result = top("--once", form, *map(str, corpus))
                 self.assertEqual(result.returncode, 1, result.stderr)  # most are no pages
@@ -258,6 +259,14 @@ class FilesTest(unittest.TestCase):
                                 timeout=PATIENCE_S, check=False)
         files = [entry["file"] for entry in json.loads(result.stdout.decode())["unreadable"]]
         self.assertEqual(files, ["/absent/" + name for name in names.values()])
+
+    def test_names_write_no_control_characters(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "\033]0;title\a\033[2J\n1 fake\x9b"
+            page.write_bytes((CORPUS / "good").read_bytes())
+            output = top("--once", str(page), f"{page}.absent").stdout
+            self.assertTrue(all(c == "\n" or " " <= c <= "~" for c in output), repr(output))
+            self.assertIn("?]0;title??[2J?1 fake?.absent: cannot read", output)
 
     def test_wrong_arguments_are_refused(self):
         for arguments in (["--interval=0"], ["--interval=x"], ["--sessions=-1"], ["--none"], ["--json", "--prometheus"]):
