@@ -99,8 +99,8 @@ void add_session(std::string& out, const tern::PageSession& session, const Chang
 std::string as_table(const Reading& reading, const Reading& before, size_t sessions) {
   std::string out;
   for (const tern::Page& page : reading.pages) {
-    add(out, "%" PRIu64 " %s  %s  %s  %s\n", page.pid, page.program.c_str(), life_of(page), page.uri.c_str(),
-        printable(page.file).c_str());
+    add(out, "%" PRIu64 " %s  %s  %s  ", page.pid, page.program.c_str(), life_of(page), page.uri.c_str());
+    out += printable(page.file) + '\n';
     for (const tern::PageEndpoint& endpoint : page.endpoints) {
       const Change change(find_before(before, page, endpoint), endpoint);
       add_endpoint(out, page, endpoint, change);
@@ -120,9 +120,7 @@ std::string as_table(const Reading& reading, const Reading& before, size_t sessi
       }
     }
   }
-  for (const Unreadable& file : reading.unreadable) {
-    add(out, "%s: %s\n", printable(file.file).c_str(), printable(file.reason).c_str());
-  }
+  for (const Unreadable& file : reading.unreadable) out += printable(file.file) + ": " + printable(file.reason) + '\n';
   if (reading.pages.empty() && reading.unreadable.empty()) {
     out = "no process of this user has a page: set NexusOptions::page to \"shm\"\n";
   }

@@ -45,7 +45,7 @@ size_t character_length(std::string_view text);
 /// Makes a file name, or a text that contains one, safe for terminals: every control character, and every byte that
 /// belongs to no character, becomes a question mark. Texts of pages are printable ASCII already.
 std::string printable(std::string_view text);
-/// Appends text, formatted as by printf.
+/// Appends text, formatted as by printf: at most 1023 bytes, so that it is not for names of files.
 [[gnu::format(printf, 2, 3)]] void add(std::string& to, const char* format, ...);
 
 }  // namespace top

@@ -1,4 +1,4 @@
-// tern-top's table: names of any bytes.
+// tern-top's table: names of any length and of any bytes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,4 +33,13 @@ TEST(TopTable, control_characters_of_names_become_question_marks) {
 TEST(TopTable, names_keep_letters_of_any_script) {
   const std::string name = "/käse, 奶酪, \U0001f9c0";
   EXPECT_THAT(top::as_table(reading_of(name), {}, 20), HasSubstr("  " + name + "\n"));
+}
+
+TEST(TopTable, long_names_are_whole) {
+  const std::string name = '/' + std::string(2000, 'x') + "/end";
+  top::Reading reading = reading_of(name);
+  reading.unreadable.push_back({name, "cannot read " + name + ": why"});
+  const std::string table = top::as_table(reading, {}, 20);
+  EXPECT_THAT(table, HasSubstr("  " + name + "\n  endpoint"));
+  EXPECT_THAT(table, HasSubstr('\n' + name + ": cannot read " + name + ": why\n"));
 }
