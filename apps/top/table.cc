@@ -75,21 +75,32 @@ void add_endpoint(std::string& out, const tern::Page& page, const tern::PageEndp
       of("endpoint.timeouts").c_str(), change.of(dropped, dropped_before).c_str());
 }
 
+/// Whether the endpoint has more sessions than its page lists.
+bool leaves_out_sessions(const tern::PageEndpoint& endpoint) {
+  return endpoint.sessions.size() < endpoint.client_sessions + endpoint.server_sessions;
+}
+
 void add_session(std::string& out, const tern::PageSession& session, const Change& change) {
   const tern::SessionInfo& info = session.info;
   tern::SessionInfo then;
+  // Of a session that the older reading left out, the change since then is unknown.
+  bool is_known = change.before == nullptr || !leaves_out_sessions(*change.before);
   if (change.before != nullptr) {
     for (const tern::PageSession& old : change.before->sessions) {
-      if (old.name == session.name) then = old.info;
+      if (old.name != session.name) continue;
+      then = old.info;
+      is_known = true;
     }
   }
+  const auto of = [&](uint64_t tern::SessionInfo::*number) {
+    return is_known ? change.of(info.*number, then.*number) : std::string("-");
+  };
   add(out, "    %-6s %-24s %-10s", info.is_client ? "to" : "from", session.peer.c_str(), state_of(session));
-  add(out, " %9s %9s", change.of(info.packets_sent, then.packets_sent).c_str(),
-      change.of(info.packets_received, then.packets_received).c_str());
+  add(out, " %9s %9s", of(&tern::SessionInfo::packets_sent).c_str(), of(&tern::SessionInfo::packets_received).c_str());
   if (info.is_client) {
     add(out, " %9s %9s %9s %4u/%-4u %9s", us(info.round_trip_min).c_str(), us(info.round_trip).c_str(),
         us(info.round_trip_last).c_str(), info.packets_in_flight, info.credits,
-        change.of(info.retransmissions, then.retransmissions).c_str());
+        of(&tern::SessionInfo::retransmissions).c_str());
   }
   out += '\n';
 }

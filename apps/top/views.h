@@ -28,7 +28,7 @@ std::string as_json(const Reading& reading);
 /// sessions.
 std::string as_prometheus(const Reading& reading, size_t sessions);
 /// A table for people. Shows rates since `before` for endpoints that `before` contains, and totals for other endpoints.
-/// Shows `sessions` sessions of each endpoint.
+/// Shows `sessions` sessions of each endpoint; "-" in place of the rates of a session that `before` may have left out.
 std::string as_table(const Reading& reading, const Reading& before, size_t sessions);
 
 /// "alive", "closed", "dead" or "unknown".
