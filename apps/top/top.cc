@@ -20,7 +20,7 @@ constexpr char kUsage[] =
     "named pages. The page of a killed process keeps its last state.\n"
     "  --once        print once, and end\n"
     "  --json        one line of JSON a reading: the whole content of the pages\n"
-    "  --prometheus  the text format that Prometheus scrapes; once\n"
+    "  --prometheus  the text format that Prometheus scrapes; once; reasons for unreadable pages on standard error\n"
     "  --interval    seconds between two readings, 0.1 to 3600\n"
     "  --sessions    number of sessions shown for each endpoint, in the table and for Prometheus; the busiest\n";
 
@@ -88,6 +88,13 @@ top::Reading read(const Options& options) {
   return reading;
 }
 
+/// For the format of Prometheus, which has no place for reasons.
+void report_unreadable(const top::Reading& reading) {
+  for (const top::Unreadable& file : reading.unreadable) {
+    std::fprintf(stderr, "tern-top: %s: %s\n", top::printable(file.file).c_str(), top::printable(file.reason).c_str());
+  }
+}
+
 bool print(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
 }
@@ -104,6 +111,7 @@ int main(int argc, char** argv) {
       text = top::as_json(reading);
     } else if (options.prometheus) {
       text = top::as_prometheus(reading, options.sessions);
+      report_unreadable(reading);
     } else {
       // Moves the cursor home, clears the rest of each line, and then the rest of the screen, so that the output does
       // not flicker.

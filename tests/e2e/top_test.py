@@ -264,9 +264,27 @@ class FilesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             page = pathlib.Path(folder) / "\033]0;title\a\033[2J\n1 fake\x9b"
             page.write_bytes((CORPUS / "good").read_bytes())
-            output = top("--once", str(page), f"{page}.absent").stdout
-            self.assertTrue(all(c == "\n" or " " <= c <= "~" for c in output), repr(output))
-            self.assertIn("?]0;title??[2J?1 fake?.absent: cannot read", output)
+            for arguments in (["--once"], ["--prometheus"]):
+                result = top(*arguments, str(page), f"{page}.absent")
+                self.assertEqual(result.returncode, 1)
+                output = result.stdout + result.stderr
+                self.assertTrue(all(c == "\n" or " " <= c <= "~" for c in output), repr(output))
+                self.assertIn("?]0;title??[2J?1 fake?.absent: cannot read", output)
+
+    def test_prometheus_reports_unreadable_pages(self):
+        letter = CORPUS / "other_magic"
+        result = top("--once", "--prometheus", str(letter))
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertEqual(result.stderr, f"tern-top: {letter}: this file is not a page of tern\n")
+        # A page that the user has not named is left out, which is no failure of the program.
+        letter = pathlib.Path(f"/dev/shm/tern-page.{os.geteuid()}.0.{os.getpid()}.letter")
+        letter.write_bytes(b"a letter to somebody")
+        try:
+            result = top("--prometheus")
+        finally:
+            letter.unlink()
+        self.assertEqual(result.returncode, 0)
+        self.assertIn(f"tern-top: {letter}: this file is not a page of tern\n", result.stderr)
 
     def test_wrong_arguments_are_refused(self):
         for arguments in (["--interval=0"], ["--interval=x"], ["--sessions=-1"], ["--none"], ["--json", "--prometheus"]):
