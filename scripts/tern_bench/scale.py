@@ -6,7 +6,7 @@ import shlex
 import statistics
 import tempfile
 
-from tern_bench import groups
+from tern_doctor import groups
 
 # sweep    what grows, and a row's table
 # series   curve of the sweep

@@ -14,7 +14,7 @@ import os
 import sys
 import types
 
-from . import firewall, machine, machine_rules, network, path, path_rules, proof, report, rules
+from . import firewall, groups, machine, machine_rules, network, path, path_rules, proof, report, rules
 from . import transport_rules, transports
 from .look import Look
 
@@ -108,6 +108,16 @@ def was_tried(trial):
 
 
 def main(arguments, here):
+    groups.exit_on_signals()  # ends programs and removes namespaces
+    try:
+        return examine(arguments, here)
+    except KeyboardInterrupt:
+        report.show_progress('')
+        print('tern-doctor: interrupted', file=sys.stderr)
+        return 130
+
+
+def examine(arguments, here):
     parser, options = parse_arguments(arguments)
     look = Look(options.root)
     report.show_progress('looking')

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import time
 
+from . import groups
+
 START_SECONDS_MAX = 30  # sessions that do not open report that after 5 s
 NAMESPACES = 'tern-doctor-'  # followed by the pid, so that namespaces that a killed run has left can be recognized
 CABLE = 'tern-cable'
@@ -43,15 +45,16 @@ def run_once(words, seconds):
     trial."""
     result = {'is_proven': False, 'command': shlex.join(words)}
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace',
-                              timeout=seconds + START_SECONDS_MAX, check=False)
+        with groups.started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            errors='replace') as process:
+            output, errors = process.communicate(timeout=seconds + START_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         return {**result, 'why': f'it did not end within {seconds + START_SECONDS_MAX:g} s'}
     except OSError as error:
         return {**result, 'why': f'it cannot be run: {error.strerror}'}
-    figures = figures_of(done.stdout) if done.returncode == 0 else None
+    figures = figures_of(output) if process.returncode == 0 else None
     if figures is None:
-        said = done.stderr.strip().splitlines() or [f'it ended with {done.returncode} and said nothing']
+        said = errors.strip().splitlines() or [f'it ended with {process.returncode} and said nothing']
         return {**result, 'why': re.sub(r'^\S*latency: ', '', said[-1])}
     return {**result, 'is_proven': True, 'seconds': seconds, **figures}
 
@@ -128,8 +131,9 @@ def two_namespaces():
                 ip('-n', name, 'link', 'set', device, 'up')
         yield names
     finally:
-        for name in names:
-            remove(name)
+        with groups.signals_held():
+            for name in names:
+                remove(name)
 
 
 def lines_until(pipe, end):
@@ -148,8 +152,7 @@ def lines_until(pipe, end):
 @contextlib.contextmanager
 def server(words):
     """Yields (HOST:PORT at which it serves, ''), or (None, the reason)."""
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          bufsize=0) as process:
+    with groups.started(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0) as process:
         try:
             said = ''
             for line in lines_until(process.stderr, time.monotonic() + START_SECONDS_MAX):
@@ -160,8 +163,4 @@ def server(words):
                 said = line
             yield None, re.sub(r'^\S*latency: ', '', said.strip()) or 'the server has ended and said nothing'
         finally:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            groups.end(process)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import roles_test
@@ -44,6 +45,17 @@ def transport(found, name):
 
 def texts(findings, level=None):
     return [one['text'] for one in findings if level in (None, one['level'])]
+
+
+def programs_with(mark):
+    """The command lines of tern's programs with this in their environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError):
+            with open(f'/proc/{pid}/environ', 'rb') as environment, open(f'/proc/{pid}/cmdline', 'rb') as words:
+                if mark.encode() in environment.read().split(b'\0'):
+                    found.append(words.read().decode().split('\0'))
+    return [words for words in found if words[0].endswith('latency')]
 
 
 class Here(unittest.TestCase):
@@ -102,6 +114,37 @@ class Here(unittest.TestCase):
         code, found = doctor('--transport=xdp')
         self.assertEqual((code, transport(found, 'xdp')['verdict']), (0, 'runs'), transport(found, 'xdp'))
         self.assertIn('a veth pair', transport(found, 'xdp')['trial']['over'])
+
+    def test_signals_end_the_trial(self):
+        for name in ('udp', 'xdp'):
+            if name == 'xdp' and (os.geteuid() != 0 or not self.is_built(name)):
+                continue
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                with self.subTest(transport=name, signal=number):
+                    self.end_trial_by(number, name)
+
+    def end_trial_by(self, number, name):
+        signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+        mark = f'TERN_DOCTOR_TEST={os.getpid()}-{name}-{number}'
+        words = ['env', mark, os.path.join(SCRIPTS, 'doctor'), f'--build-dir={build_dir}', f'--transport={name}',
+                 '--seconds=50']
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as process:
+            deadline = time.monotonic() + SECONDS_MAX
+            while not any('--role=server' in words for words in programs_with(mark)):
+                self.assertIsNone(process.poll())
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=SECONDS_MAX)
+        self.assertEqual((process.returncode, output, errors),
+                         (128 + number, '', 'tern-doctor: interrupted\n' if number == signal.SIGINT else ''))
+        left = [one for one in os.listdir('/run/netns') if one.startswith(f'tern-doctor-{process.pid}-')] \
+            if os.path.isdir('/run/netns') else []
+        self.assertEqual(left, [])
+        while programs_with(mark):  # a killed process takes a moment to end
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def test_dpdk_is_proven_over_its_cable_in_memory(self):
         if not self.is_built('dpdk'):

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -399,6 +400,21 @@ class Paths(unittest.TestCase):
             self.assertEqual(proof.run([program], 1)['why'], 'a call to h: no answer from h within a time')
             with open(program + '.log', encoding='utf-8') as log:
                 self.assertEqual(log.read(), 'x\nx\n')
+
+    def test_program_that_does_not_end_is_ended_with_what_it_started(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, 'latency')
+            with open(program, 'w', encoding='utf-8') as file:
+                file.write('#!/bin/sh\nsleep 100 &\necho $! >"$0.pid"\nwait\n')
+            os.chmod(program, 0o755)
+            with mock.patch.object(proof, 'START_SECONDS_MAX', 4):  # in which it starts on a busy machine
+                self.assertEqual(proof.run([program], 1)['why'], 'it did not end within 5 s')
+            with open(program + '.pid', encoding='utf-8') as file:
+                pid = int(file.read())
+        deadline = time.monotonic() + 30  # its parent has ended, and init may reap it late
+        while os.path.exists(f'/proc/{pid}') and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertFalse(os.path.exists(f'/proc/{pid}'))
 
     def test_machine_without_namespaces__is_untried(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,6 @@
-"""Programs in process groups of their own, so that a script which ends early also ends what these programs have started."""
+"""Programs in process groups of their own, so that a script which ends early also ends what these programs have started.
+It is in this package because an installation has no other; scripts/bench, compare and paper use it, too.
+"""
 import contextlib
 import os
 import signal
