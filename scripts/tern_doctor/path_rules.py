@@ -8,10 +8,11 @@ from .transport_rules import UDP_FRAME_BYTES
 
 LOSS_SHARE_MAX = 0.001
 
-# The messages of tern's client, in order: (pattern, finding, command). {host}, {port} and the pattern's groups may be
-# named.
-SERVER = 'tern-latency --role=server --transport={transport} --server=0.0.0.0:{port}'
-OPEN_DATA = (SERVER + ' --transport_options=bind=0.0.0.0:31851  # there, with: '
+ANY_ADDRESS = {'ip': '0.0.0.0', 'ip6': '[::]'}
+# The messages of tern's client, in order: (pattern, finding, command). {host}, {port}, {any} (ANY_ADDRESS) and the
+# pattern's groups may be named.
+SERVER = 'tern-latency --role=server --transport={transport} --server={any}:{port}'
+OPEN_DATA = (SERVER + ' --transport_options=bind={any}:31851  # there, with: '
              'nft insert rule inet filter input udp dport 31851 accept')
 OPEN_PORT = 'nft insert rule inet filter input udp dport {port} accept  # on {host}'
 SENTENCES = (
@@ -40,6 +41,7 @@ def mended(path, name, why):
     """The sentence and the command for a message of tern's client over this transport."""
     host, mtu = path['host'], (path['echo'] or {}).get('mtu')
     words = {'host': host, 'port': path['port'], 'address': path['address'], 'transport': name,
+             'any': ANY_ADDRESS[path['family']],
              'mtu_text': f': the smallest MTU on the path is {mtu}' if mtu else '',
              'mtu_command': (shorter_datagrams(mtu, path['family']) if mtu
                              else 'ip link set DEV mtu 1500  # of the narrow link')}
@@ -75,7 +77,7 @@ def judge(path, facts):
     if not path['exchanges']:
         if path['knock'] == 'refused':
             add(STOP, f'Nothing listens at UDP port {port} of {host}.',
-                SERVER.format(transport='udp', port=port) + f'  # on {host}')
+                SERVER.format(transport='udp', port=port, any=ANY_ADDRESS[path['family']]) + f'  # on {host}')
         elif path['knock'] == 'forbidden':
             add(STOP, f'A firewall rejects what is sent to UDP port {port} of {host}.',
                 OPEN_PORT.format(port=port, host=host))

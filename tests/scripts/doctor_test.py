@@ -352,6 +352,18 @@ class Paths(unittest.TestCase):
             _, command = path_rules.mended(way, 'udp', why)
             self.assertIn(f'datagram_bytes={datagram_bytes} ', command)
 
+    def test_advice_about_servers_fits_the_family(self):
+        for family, address in (('ip', '0.0.0.0'), ('ip6', '[::]')):
+            way = {'host': 'h', 'port': 31850, 'address': 'a', 'family': family, 'echo': None, 'exchanges': {},
+                   'route': {}, 'knock': 'refused'}
+            facts = {'firewall': {'nft': None}}
+            server = f'tern-latency --role=server --transport=udp --server={address}:31850'
+            self.assertEqual(path_rules.judge(way, facts)[0].command, f'{server}  # on h')
+            self.assertEqual(path_rules.mended(way, 'udp', 'nothing listens at')[1], f'{server}  # on h')
+            why = 'no answer came on the data path: packets to UDP port 40000'
+            self.assertTrue(path_rules.mended(way, 'udp', why)[1].startswith(
+                f'{server} --transport_options=bind={address}:31851  # there'))
+
     def test_checksum_makes_the_sum_zero(self):
         # RFC 1071: a packet with its checksum in it sums to zero.
         for data in (b'\x08\x00\x00\x00\x12\x34\x00\x01', b'\x08\x00\x00\x00\xff\xff\xff\xffabc', bytes(range(256))):
@@ -382,7 +394,7 @@ class Paths(unittest.TestCase):
         for pattern, _, _ in path_rules.SENTENCES:
             head = re.split(r'\.\*|\(', pattern)[0].strip().replace('\\', '')
             self.assertIn(head, sources)
-        way = {'host': 'h', 'port': 1, 'address': 'a', 'echo': None}
+        way = {'host': 'h', 'port': 1, 'address': 'a', 'family': 'ip', 'echo': None}
         self.assertEqual(path_rules.mended(way, 'udp', 'a call: something new'),
                          ('Over udp, the client says: a call: something new.', None))
         text, _ = path_rules.mended(way, 'udp', 'no answer from a:1 within SessionOptions::connect_timeout: a firewall')
