@@ -50,10 +50,14 @@ def is_built(facts):
     build = facts['build']
     transport = next(one for one in TRANSPORTS if one.name == facts['about'])
     needs = build['needs'].get(transport.name)
+    is_debian = facts['packages'] is not None  # otherwise it is not known which packages are installed
     missing = [package for package in transport.debian if not (facts['packages'] or {}).get(package)]
+    install = f'{"apt-get" if is_debian else "PACKAGE_MANAGER"} install {" ".join(missing)}'
+    note = '  # by their names in Debian' if missing and not is_debian else ''
     if build['built'] is None and missing:
-        yield HINT, f'The packages that {transport.name} is built with are not installed ({" ".join(missing)}).', \
-            f'apt-get install {" ".join(missing)}'
+        yield HINT, (f'The packages that {transport.name} is built with are not installed ({" ".join(missing)}).'
+                     if is_debian else
+                     f'{transport.name} is built with packages that Debian calls {" and ".join(missing)}.'), install + note
     if build['built'] is None or facts['about'] in build['built']:
         return
     if build['program'] and not build['problem'] and not needs:
@@ -62,16 +66,15 @@ def is_built(facts):
         return
     if needs and needs.startswith('the CMake option'):
         why = f'{transport.option} is OFF'
-    elif missing:
+    elif missing and is_debian:
         why = f'{"the Debian packages" if len(missing) > 1 else "the Debian package"} {" and ".join(missing)} ' \
               f'{"are" if len(missing) > 1 else "is"} missing'
     elif needs:
         why = f'CMake has not found {needs}'
     else:
         why = f'{transport.option} was OFF, or its packages were missing, when tern was built'
-    install = f'apt-get install {" ".join(missing)} && ' if missing else ''
-    yield STOP, f'{transport.name} is not built: {why}.', \
-        f'{install}cmake --preset release -D{transport.option}=ON && cmake --build --preset release'
+    yield STOP, f'{transport.name} is not built: {why}.', (f'{install} && ' if missing else '') + \
+        f'cmake --preset release -D{transport.option}=ON && cmake --build --preset release{note}'
 
 
 # --- shm -------------------------------------------------------------------------------------------------------------

@@ -279,6 +279,24 @@ class Rules(unittest.TestCase):
                          'verbs is not built: CMake has not found libibverbs (Debian: libibverbs-dev).')
         self.assertIn('xdp is unknown to this version of tern.', texts(self.facts, 'xdp', rules.STOP))
 
+    def test_packages_of_other_systems_than_debian_are_unknown(self):
+        facts, _ = facts_of({name: content for name, content in MACHINE.items() if 'dpkg' not in name})
+        self.assertIsNone(facts['packages'])
+        names = 'libibverbs-dev libmnl-dev'
+        self.assertIn(('mlx5 is built with packages that Debian calls libibverbs-dev and libmnl-dev.',
+                       f'PACKAGE_MANAGER install {names}  # by their names in Debian'),
+                      [(one.text, one.command) for one in rules.judge(facts)])
+        facts['build'].update(program='p', built=['shm', 'udp'], needs={
+            'mlx5': 'libmlx5 and libmnl (Debian: libibverbs-dev libmnl-dev)'})
+        found = next(one for one in rules.judge(facts) if one.about == 'mlx5' and 'not built' in one.text)
+        self.assertEqual((found.text, found.command), (
+            'mlx5 is not built: CMake has not found libmlx5 and libmnl (Debian: libibverbs-dev libmnl-dev).',
+            f'PACKAGE_MANAGER install {names} && cmake --preset release -DTERN_MLX5=ON && '
+            'cmake --build --preset release  # by their names in Debian'))
+        facts['build'].update(program=None, built=['shm', 'udp'], needs={})  # libraries without programs
+        self.assertIn('mlx5 is not built: TERN_MLX5 was OFF, or its packages were missing, when tern was built.',
+                      texts(facts, 'mlx5', rules.STOP))
+
     def test_terns_own_result_overrides_the_rules(self):
         self.facts['build'].update(program='p', built=['mlx5', 'verbs'])
         self.assertEqual(texts(self.facts, 'mlx5', rules.STOP), [])  # it has opened an endpoint
