@@ -1,4 +1,6 @@
 """Rules about the machine that hold for every transport: programs, memory, firewall, CPUs."""
+import shlex
+
 from . import firewall
 from .rules import HINT, in_bytes, may, rule, usable_interfaces
 
@@ -10,7 +12,7 @@ def program_starts(facts):
         library = problem.partition('shared libraries: ')[2].partition(':')[0]
         yield HINT, f'{facts["build"]["program"]} does not start ({problem}).', \
             f'apt-file search {library}  # names the package' if library else \
-            f'{facts["build"]["program"]} --list_transports'
+            shlex.join([facts['build']['program'], '--list_transports'])
 
 
 @rule('machine')

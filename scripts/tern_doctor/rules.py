@@ -2,6 +2,7 @@
 problem. The rules are in transport_rules.py and machine_rules.py; they use facts, and do not access the machine.
 """
 import collections
+import shlex
 
 STOP, HINT = 'stop', 'hint'  # the transport cannot run; it runs, but less well, or less far, than it could
 
@@ -33,7 +34,7 @@ def judge(facts):
     for name in sorted(set(build['refused']) - explained - {'dpdk'}):  # dpdk has no device until the user names one
         sentence, colon, remedy = build['refused'][name].partition(': ')
         findings.append(Finding(name, STOP, f'tern says: {sentence}.',
-                                remedy if colon else f'{build["program"]} --list_transports'))
+                                remedy if colon else shlex.join([build['program'], '--list_transports'])))
     return findings
 
 

@@ -305,6 +305,13 @@ class Rules(unittest.TestCase):
         self.assertIn(rules.Finding('udp', rules.STOP, 'tern says: no descriptors are left.', 'ulimit -n 9'),
                       rules.judge(self.facts))
 
+    def test_paths_of_programs_in_commands_are_quoted(self):
+        self.facts['build'].update(program='/my build/latency', built=['udp'], refused={'udp': 'no descriptors are left'})
+        self.assertIn("'/my build/latency' --list_transports", [one.command for one in rules.judge(self.facts)])
+        self.facts['build'].update(problem='it ended with 3', built=None, refused={})
+        self.assertIn(rules.Finding('machine', rules.HINT, '/my build/latency does not start (it ended with 3).',
+                                    "'/my build/latency' --list_transports"), rules.judge(self.facts))
+
     def test_the_table_of_transports_is_that_of_the_tree(self):
         for transport in transports.TRANSPORTS:
             lists = os.path.join(ROOT, 'src', 'transport', transport.name, 'CMakeLists.txt')
