@@ -31,7 +31,7 @@ def parse_arguments(arguments):
                         help='for the trials, as tern\'s programs take them; with a single --transport')
     parser.add_argument('--server_transport_options', metavar='NAME=VALUE,...', default='',
                         help='options that differ for the server\'s end')
-    parser.add_argument('--port', type=int, default=path.DEFAULT_PORT,
+    parser.add_argument('--port', type=int,
                         help=f'the port of a server here, for the firewall\'s rules; default {path.DEFAULT_PORT}')
     parser.add_argument('--seconds', type=float, default=1, help='length of each trial; default 1')
     parser.add_argument('--no-trials', action='store_true', help='look and judge, start nothing but --list_transports')
@@ -50,16 +50,30 @@ def parse_arguments(arguments):
         parser.error('--seconds must be more than 0 and at most 3600')
     if not os.path.isdir(options.root):
         parser.error(f'--root={options.root} is not a directory')
-    if options.to and os.path.realpath(options.root) != '/':
-        parser.error('--to does not work with --root')
+    refuse_ignored(parser, options)
     if options.build_dir and not os.path.isdir(options.build_dir):
         parser.error(f'--build-dir={options.build_dir} is not a directory')
+    options.port = path.DEFAULT_PORT if options.port is None else options.port
     if not 0 < options.port < 65536:
         parser.error('--port must be 1 to 65535')
     options.transport = [name for name in options.transport.split(',') if name]
     if (options.transport_options or options.server_transport_options) and len(options.transport) != 1:
         parser.error('--transport_options works only with a single --transport')
     return parser, options
+
+
+def refuse_ignored(parser, options):
+    """Reports two options of which one would have no effect."""
+    is_copy = os.path.realpath(options.root) != '/'
+    without_trials = '--no-trials' if options.no_trials else '--root' if is_copy else None
+    for name, value, other in (('--to', options.to, '--root' if is_copy else None),
+                               ('--build-dir', options.build_dir, '--root' if is_copy else None),
+                               ('--port', options.port is not None, '--to=HOST:PORT' if options.to else None),
+                               ('--server_transport_options', options.server_transport_options,
+                                '--to' if options.to else without_trials),
+                               ('--transport_options', options.transport_options, without_trials)):
+        if value and other:
+            parser.error(f'{name} does not work with {other}')
 
 
 def look_at(look, options, here):
