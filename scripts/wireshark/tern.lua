@@ -591,7 +591,6 @@ local bodies = {
     read("refusal", 1)
     read("version_min", 1)
     if not values.version_min then return nil end
-    if not codes[values.code] then return "no such code" end
     if values.code ~= 0 then
       tree:add_proto_expert_info(failed, "Refused: " .. (refusals[values.refusal] or "for an unknown reason"))
       return values.refusal == 0 and "a refusal without a reason" or nil

@@ -340,6 +340,53 @@ TEST_F(Wireshark, damaged_packets_are_marked_and_make_no_error) {
   EXPECT_GT(count(by_contents, [](auto& item) { return item.has("tern.malformed"); }), 0u);
 }
 
+namespace {
+
+/// Changes the payload of the first frame for which `change` returns true. Returns the frame's number; 0: there is
+/// none.
+template <class Change>
+size_t change_one(std::vector<Frame>& frames, Change&& change) {
+  for (size_t i = 0; i < frames.size(); i++) {
+    const std::span<const std::byte> payload = payload_of(frames[i]);
+    std::vector<std::byte> bytes(payload.begin(), payload.end());
+    if (bytes.size() < tern::wire::kHeaderBytes || !change(bytes)) continue;
+    set_payload(frames[i], bytes);
+    return i + 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// Clause 7.2.3a: an unknown code means "refused". The message is good, and answers its request.
+TEST_F(Wireshark, refusals_with_later_codes_are_good) {
+  std::vector<Frame> frames = make_traffic("127.0.0.1", "0", 1).frames;
+  const size_t changed = change_one(frames, [](std::vector<std::byte>& bytes) {
+    ManagementMessage message;
+    if (tern::wire::parse_management(bytes, message) != tern::wire::ManagementDrop::kNone) return false;
+    if (message.kind != ManagementKind::kConnectReply) return false;
+    message.code = static_cast<tern::Code>(77);
+    message.refusal = tern::wire::Refusal::kOther;
+    tern::wire::ManagementBytes encoded;
+    tern::wire::encode_management(message, encoded);
+    bytes.assign(encoded.bytes.begin(), encoded.bytes.begin() + encoded.size);
+    EXPECT_EQ(tern::wire::parse_management(bytes, message), tern::wire::ManagementDrop::kNone);
+    return true;
+  });
+  ASSERT_NE(changed, 0u);
+  const Dissection dissection = dissect_frames(frames);
+  size_t replies = 0;
+  for (const Dissected& item : dissection.items) {
+    if (item.frame != changed) continue;
+    replies++;
+    EXPECT_EQ(item.number("tern.mgmt.code"), 77u);
+    EXPECT_FALSE(item.has("tern.malformed"));
+    EXPECT_TRUE(item.has("tern.failed"));
+    EXPECT_TRUE(item.has("tern.request_in"));
+  }
+  EXPECT_EQ(replies, 1u);
+}
+
 TEST_F(Wireshark, leaves_the_datagrams_of_other_programs_alone) {
   const Traffic traffic = make_traffic("127.0.0.1", "0", 1);
   Frame like;
