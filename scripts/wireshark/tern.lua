@@ -308,6 +308,9 @@ local function problem_of(header)
   if kind == REQUEST or kind == RESPONSE then
     if header.failure and (kind == REQUEST or payload > 0) then return "a failure is a response without data (clause 5.6)" end
     if header.failure then return nil end
+    if kind == REQUEST and not header.first and header.index == 0 then
+      return "packet 0 of a request without its flag (clause 5.2)"
+    end
     if (header.first or kind == REQUEST) and header.size > MESSAGE_BYTES_MAX then return "a message above 1 GiB (clause 2.6)" end
     if (header.first or kind == REQUEST) and payload > header.size then return "more data than the message has" end
   elseif kind == RFR and (header.size == 0 or header.size > RFR_PACKETS_MAX) then

@@ -387,6 +387,36 @@ TEST_F(Wireshark, refusals_with_later_codes_are_good) {
   EXPECT_EQ(replies, 1u);
 }
 
+// Clause 5.2: packet 0 of a request has the flag `first`. The good packet after one without it is no retransmission.
+TEST_F(Wireshark, packet_0_of_a_request_without_its_flag_is_malformed) {
+  std::vector<Frame> frames = make_traffic("127.0.0.1", "0", 1).frames;
+  std::vector<Frame> changed = frames;
+  const size_t request = change_one(changed, [](std::vector<std::byte>& bytes) {
+    if (is_management(bytes)) return false;
+    const Header header = tern::wire::load_header(bytes.data());
+    if (header.kind() != Kind::kRequest || (header.flags() & tern::wire::kFirst) == 0) return false;
+    bytes.resize(header.length());
+    bytes[1] &= ~std::byte{tern::wire::kFirst};
+    bytes[16] = bytes[17] = std::byte{0};  // the index, where the deadline was
+    bytes[18] &= std::byte{0xe0};
+    EXPECT_EQ(tern::wire::load_header(bytes.data()).index(), 0u);
+    return true;
+  });
+  ASSERT_NE(request, 0u);
+  frames.insert(frames.begin() + static_cast<ptrdiff_t>(request) - 1, changed[request - 1]);
+  const Dissection dissection = dissect_frames(frames);
+  const auto has_malformed = [](const Dissected& item) { return item.has("tern.malformed"); };
+  const auto malformed = std::find_if(dissection.items.begin(), dissection.items.end(), has_malformed);
+  ASSERT_EQ(count(dissection, has_malformed), 1u);
+  EXPECT_EQ(malformed->frame, request);
+  const Dissected& good = *std::next(malformed);
+  EXPECT_EQ(good.frame, request + 1);
+  EXPECT_TRUE(is(good, Kind::kRequest));
+  EXPECT_EQ(good.number("tern.index"), 0u);
+  EXPECT_FALSE(good.has("tern.retransmission"));
+  EXPECT_TRUE(good.has("tern.response_in"));
+}
+
 TEST_F(Wireshark, leaves_the_datagrams_of_other_programs_alone) {
   const Traffic traffic = make_traffic("127.0.0.1", "0", 1);
   Frame like;
