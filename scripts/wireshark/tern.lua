@@ -67,7 +67,7 @@ local data = {
   echo = ProtoField.uint24("tern.echo", "Answers packet number"),
   large = ProtoField.bool("tern.large", "Of the size that the RFR named"),
   credit_limit = ProtoField.uint8("tern.credit_limit", "Credit limit"),
-  failure_code = ProtoField.uint8("tern.failure_code", "Failure", base.DEC, failures),
+  failure_code = ProtoField.uint16("tern.failure_code", "Failure", base.DEC, failures),
   app_code = ProtoField.uint16("tern.app_code", "Code of the application"),
   payload = ProtoField.bytes("tern.payload", "Payload"),
   arrived = ProtoField.uint64("tern.arrived", "Arrived", base.HEX),
@@ -408,7 +408,7 @@ local function add_word_2(tree, tvb, header)
   if kind == PATH_REPLY then tree:add(data.token, high, header.size) end
   if kind ~= RESPONSE then return end
   if header.failure then
-    tree:add(data.failure_code, high, math.floor(header.size / 0x10000) % 256)
+    tree:add(data.failure_code, high, math.floor(header.size / 0x10000))
     tree:add(data.app_code, high, header.size % 0x10000)
     local text = failures[math.floor(header.size / 0x10000)] or "Unknown failure"
     tree:add_proto_expert_info(failed, text .. ", code " .. header.size % 0x10000)

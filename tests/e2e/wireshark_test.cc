@@ -417,6 +417,33 @@ TEST_F(Wireshark, packet_0_of_a_request_without_its_flag_is_malformed) {
   EXPECT_TRUE(good.has("tern.response_in"));
 }
 
+// Clause 5.6: the code of a failure has 15 bits.
+TEST_F(Wireshark, later_codes_of_failures_are_unknown) {
+  std::vector<Frame> frames = make_traffic("127.0.0.1", "0", 1).frames;
+  const size_t changed = change_one(frames, [](std::vector<std::byte>& bytes) {
+    if (is_management(bytes)) return false;
+    if (tern::wire::load_header(bytes.data()).kind() != Kind::kResponse) return false;
+    bytes[1] |= std::byte{tern::wire::kFirst | tern::wire::kFailure};
+    const uint32_t size = 256u << 16 | 7;
+    std::memcpy(&bytes[20], &size, sizeof(size));
+    bytes.resize(tern::wire::kHeaderBytes);
+    bytes[2] = std::byte{tern::wire::kHeaderBytes};
+    bytes[3] = std::byte{0};
+    return true;
+  });
+  ASSERT_NE(changed, 0u);
+  const Dissection dissection = dissect_frames(frames);
+  size_t responses = 0;
+  for (const Dissected& item : dissection.items) {
+    if (item.frame != changed) continue;
+    responses++;
+    EXPECT_EQ(item.number("tern.failure_code"), 256u);
+    EXPECT_EQ(item.number("tern.app_code"), 7u);
+    EXPECT_FALSE(item.has("tern.malformed"));
+  }
+  EXPECT_EQ(responses, 1u);
+}
+
 TEST_F(Wireshark, leaves_the_datagrams_of_other_programs_alone) {
   const Traffic traffic = make_traffic("127.0.0.1", "0", 1);
   Frame like;
