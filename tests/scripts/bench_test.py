@@ -247,6 +247,27 @@ class Runs(unittest.TestCase):
         self.assert_fails('--rounds', '--rounds=0')
         self.assert_fails('--seconds', '--seconds=nan')
 
+    def fake_transports(self, *names):
+        """The build has these transports between processes."""
+        path = os.path.join(self.directory, 'build', 'generated', 'transports')
+        os.makedirs(os.path.dirname(path))
+        with open(path, 'w', encoding='utf-8') as file:
+            file.writelines(f'{name} tern::{name.title()} h real\n' for name in names)
+
+    def test_missing_ip_costs_the_pairs_without_namespaces_nothing(self):
+        self.fake_transports('shm', 'xdp')
+        for program in ('limits/ring_pingpong', 'limits/xdp_pingpong', 'latency'):
+            self.fake(program, line())
+        at_exit = []
+        with unittest.mock.patch.dict(os.environ, PATH=self.directory), \
+             unittest.mock.patch.object(os, 'geteuid', lambda: 0), \
+             unittest.mock.patch.object(bench.atexit, 'register', at_exit.append):
+            code, out, err = self.run_bench('--filter=^(shm|xdp).latency$', '--rounds=1')
+            for function in at_exit:
+                function()
+        self.assertEqual((code, err), (1, 'scripts/bench: ip cannot be run: No such file or directory\n'))
+        self.assertIn('shm.latency', out)
+
     def scaled(self, sweep, *flags):
         """The fakes need no CPUs of their own, and callgrind none at all."""
         points = [point for point in bench.scale.points() if not point.command.startswith('instructions_per_rpc')]
