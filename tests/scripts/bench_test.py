@@ -268,6 +268,23 @@ class Runs(unittest.TestCase):
         self.assertEqual((code, err), (1, 'scripts/bench: ip cannot be run: No such file or directory\n'))
         self.assertIn('shm.latency', out)
 
+    def test_a_program_that_cannot_list_its_transports_is_an_error(self):
+        self.fake_transports('shm', 'pigeon')
+        self.fake('latency', '', exit_code=127)
+        for flags in ((), ('--list',)):
+            self.assert_fails('latency --list_transports ended with 127: fake: there is no such thing', *flags)
+
+    def test_reasons_why_a_transport_does_not_run_are_shown(self):
+        self.fake_transports('shm', 'pigeon')
+        path = os.path.join(self.directory, 'build', 'microbench', 'latency')
+        os.makedirs(os.path.dirname(path))
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('#!/bin/sh\nprintf "shm\\tmemory ()\\n"\necho pigeon does not run here >&2\n')
+        os.chmod(path, 0o700)
+        code, out, err = self.run_bench('--list')
+        self.assertEqual((code, err), (0, 'pigeon does not run here\n'))
+        self.assertIn('shm.latency', out)
+
     def scaled(self, sweep, *flags):
         """The fakes need no CPUs of their own, and callgrind none at all."""
         points = [point for point in bench.scale.points() if not point.command.startswith('instructions_per_rpc')]
