@@ -469,6 +469,16 @@ time.sleep(60)
         for pair in bench.PAIRS:
             self.assertIn(pair.name, out)
 
+    def test_a_reader_that_leaves_early_is_no_error(self):
+        for unbuffered in ('', '1'):
+            reader, writer = os.pipe()
+            os.close(reader)
+            with open(writer, 'wb') as out:
+                done = subprocess.run([os.path.join(SCRIPTS, 'bench'), f'--build-dir={self.directory}', '--list'], stdout=out,
+                                      stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+                                      env={**os.environ, 'PYTHONUNBUFFERED': unbuffered})
+            self.assertEqual((done.returncode, done.stderr), (1, ''))
+
     def baseline(self, *texts):
         path = os.path.join(self.directory, 'baseline')
         with open(path, 'w', encoding='utf-8') as file:
