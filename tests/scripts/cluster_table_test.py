@@ -68,6 +68,17 @@ class Table(unittest.TestCase):
             self.assertEqual(made['params'], {'size': 32, 'ranks': 3})
             self.assertIn('cannot be read', self.refusal_of('', os.path.join(directory, 'none')))
 
+    def test_bytes_that_are_not_utf_8_are_read_from_both(self):
+        text = b'srun: no caf\xe9\n' + '\n'.join(line(rank) for rank in range(3)).encode()
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(text)
+            file.flush()
+            for words, given in (([], text), ([file.name], b'')):
+                done = subprocess.run([TABLE, *words], input=given, capture_output=True, timeout=60, check=False,
+                                      env={**os.environ, 'PYTHONUTF8': '0', 'PYTHONIOENCODING': 'utf-8'})
+                self.assertEqual((done.returncode, done.stderr), (0, b''))
+                self.assertIn(b'node2:31850', done.stdout)
+
     def test_contradictory_results_are_refused(self):
         self.assertIn('no result', self.refusal_of(''))
         self.assertIn('the first is rank 1', self.refusal_of(line(0) + '\n' + line(2)))
