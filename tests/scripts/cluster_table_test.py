@@ -87,6 +87,19 @@ class Table(unittest.TestCase):
         self.assertIn('incomplete', self.refusal_of(line(0)[:50]))
         self.assertIn('without --launcher', self.refusal_of('{"bench":"latency","params":{},"metrics":{}}'))
 
+    def test_results_with_other_types_are_refused(self):
+        for value in (None, 'fast', True, [1]):
+            self.assertIn(f'rank 1 has {json.dumps(value)} as p99_us, which is not a number',
+                          self.refusal_of('\n'.join([line(0), line(1, p99_us=value), line(2)])))
+        rows = self.rows_of(line(0, ranks=1, percentiles_us=[[0.5, 1]]))
+        self.assertEqual(rows[1], ['rank', 'host', 'rate_mrps', 'p99_us'])
+        for name in ('transport', 'metrics'):
+            result = json.loads(line(0, ranks=1))
+            del result[name]
+            self.assertIn(f'the result of rank 0 has no {name}', self.refusal_of(json.dumps(result)))
+        for params in ({'rank': None, 'ranks': 1}, {'rank': 0, 'ranks': '1'}):
+            self.assertIn('without --launcher', self.refusal_of(json.dumps({**json.loads(line(0)), 'params': params})))
+
 
 if __name__ == '__main__':
     unittest.main()
