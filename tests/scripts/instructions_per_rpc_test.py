@@ -24,22 +24,37 @@ echo "$LC_ALL" >"$NOTES/locale"
 
 
 class Instructions(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.folder = directory.name
+        for name, text in (('bin/valgrind', VALGRIND), ('microbench/instructions_driver', '#!/bin/sh\n')):
+            path = os.path.join(self.folder, name)
+            os.makedirs(os.path.dirname(path))
+            with open(path, 'w', encoding='utf-8') as file:
+                file.write(text)
+            os.chmod(path, stat.S_IRWXU)
+
+    def run_script(self, *flags, build_dir=None, **environment):
+        paths = os.path.join(self.folder, 'bin') + ':' + os.environ['PATH']
+        return subprocess.run([os.path.join(ROOT, 'scripts', 'instructions_per_rpc'),
+                               f'--build-dir={build_dir or self.folder}', *flags], cwd=self.folder, capture_output=True,
+                              env={**os.environ, 'PATH': paths, 'NOTES': self.folder, **environment}, text=True, check=False)
+
+    def line_of(self, *flags, **options):
+        done = self.run_script(*flags, **options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
     def test_numbers_have_a_point_in_every_locale(self):
-        with tempfile.TemporaryDirectory() as folder:
-            for name, text in (('bin/valgrind', VALGRIND), ('microbench/instructions_driver', '#!/bin/sh\n')):
-                path = os.path.join(folder, name)
-                os.makedirs(os.path.dirname(path))
-                with open(path, 'w', encoding='utf-8') as file:
-                    file.write(text)
-                os.chmod(path, stat.S_IRWXU)
-            environment = {**os.environ, 'PATH': os.path.join(folder, 'bin') + ':' + os.environ['PATH'], 'NOTES': folder,
-                           'LC_ALL': 'de_DE.UTF-8'}
-            done = subprocess.run([os.path.join(ROOT, 'scripts', 'instructions_per_rpc'), f'--build-dir={folder}'],
-                                  env=environment, capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(json.loads(done.stdout)['metrics'], {'client': 150.5, 'server': 100, 'total': 250.5, 'ticks': 10})
-            with open(os.path.join(folder, 'locale'), encoding='utf-8') as file:
-                self.assertEqual(file.read(), 'C\n')
+        self.assertEqual(self.line_of(LC_ALL='de_DE.UTF-8')['metrics'],
+                         {'client': 150.5, 'server': 100, 'total': 250.5, 'ticks': 10})
+        with open(os.path.join(self.folder, 'locale'), encoding='utf-8') as file:
+            self.assertEqual(file.read(), 'C\n')
+
+    def test_build_dir_is_relative_to_the_current_directory(self):
+        for path in ('.', os.path.join('..', os.path.basename(self.folder))):
+            self.line_of(build_dir=path)
 
 
 if __name__ == '__main__':
