@@ -28,9 +28,10 @@ class Instructions(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.folder = directory.name
-        for name, text in (('bin/valgrind', VALGRIND), ('microbench/instructions_driver', '#!/bin/sh\n')):
+        for name, text in (('bin/valgrind', VALGRIND), ('microbench/instructions_driver', '#!/bin/sh\n'),
+                           ('microbench/erpc_driver', '#!/bin/sh\n')):
             path = os.path.join(self.folder, name)
-            os.makedirs(os.path.dirname(path))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, 'w', encoding='utf-8') as file:
                 file.write(text)
             os.chmod(path, stat.S_IRWXU)
@@ -55,6 +56,15 @@ class Instructions(unittest.TestCase):
     def test_build_dir_is_relative_to_the_current_directory(self):
         for path in ('.', os.path.join('..', os.path.basename(self.folder))):
             self.line_of(build_dir=path)
+
+    def test_congestion_controller_is_the_one_that_is_used(self):
+        for flags, expected in (((), 'none'), (('--cc=swift',), 'swift'), (('--transport=erpc',), 'default'),
+                                (('--transport=erpc', '--cc=default'), 'default')):
+            self.assertEqual(self.line_of(*flags)['params']['cc'], expected)
+        done = self.run_script('--transport=erpc', '--cc=none')
+        self.assertEqual((done.returncode, done.stdout), (2, ''))
+        self.assertEqual(done.stderr, 'instructions_per_rpc: --cc=none does not work with --transport=erpc: '
+                                      'its driver has the default\n')
 
 
 if __name__ == '__main__':
