@@ -2,6 +2,7 @@
 import collections
 import json
 import os
+import select
 import shlex
 import statistics
 import tempfile
@@ -34,6 +35,7 @@ COUNTED_SESSIONS = (8, 64, 512)
 
 PEAK_MB = 'peak_mb'  # of memory, of the program with both sides in it
 SLOW = 'session_scale --sessions=1000000'  # opens sessions for a minute
+RUN_SECONDS_MAX = 600  # and ten times --seconds: that minute is longer on a busy machine, and callgrind is slow
 
 
 def points():
@@ -79,6 +81,19 @@ class Failure(Exception):
     """Of one point: one sentence."""
 
 
+def wait_for(process, seconds):
+    """The process's use of resources, or None if it has not ended within these seconds."""
+    handle = os.pidfd_open(process.pid)
+    try:
+        if not select.select([handle], [], [], seconds)[0]:
+            return None
+    finally:
+        os.close(handle)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)  # for Popen, which has not waited itself
+    return usage
+
+
 def run(build_dir, point, seconds, cpus):
     """The metrics of one run."""
     program, *flags = shlex.split(point.command)
@@ -89,11 +104,13 @@ def run(build_dir, point, seconds, cpus):
         words = [os.path.join(build_dir, 'microbench', program), *flags, '--json']
         if '--transport=sim' not in flags:  # one thread, in virtual time
             words += [f'--cpus={cpus}', f'--seconds={seconds:g}']
+    timeout = RUN_SECONDS_MAX + 10 * seconds
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as errors:
         try:
             with groups.started(words, stdout=out, stderr=errors) as process:
-                _, status, usage = os.wait4(process.pid, 0)
-                process.returncode = os.waitstatus_to_exitcode(status)  # for Popen, which has not waited itself
+                usage = wait_for(process, timeout)
+                if usage is None:
+                    raise Failure(f'{point.command} did not end within {timeout:g} s')
         except OSError as error:
             raise Failure(f'{words[0]} cannot be run: {error.strerror}') from None
         out.seek(0)

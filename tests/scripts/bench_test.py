@@ -324,6 +324,15 @@ class Runs(unittest.TestCase):
         self.assertEqual(err.count('--size=65536 --transport=udp'), 1, 'what fails is not run again')
         self.assertEqual(len(out.splitlines()), 2 * len(bench.scale.SIZES))
 
+    def test_scale_ends_programs_that_hang(self):
+        self.fake_idle(('microbench/small_rpc_rate',))
+        point = next(point for point in bench.scale.points() if point.command.startswith('small_rpc_rate'))
+        begin = time.monotonic()
+        with unittest.mock.patch.object(bench.scale, 'RUN_SECONDS_MAX', 0), \
+             self.assertRaisesRegex(bench.scale.Failure, 'small_rpc_rate .* did not end within 1 s'):
+            bench.scale.run(os.path.join(self.directory, 'build'), point, 0.1, '0,1')
+        self.assertLess(time.monotonic() - begin, 30)  # it sleeps for a minute
+
     def test_scale_has_no_pairs_to_compare(self):
         self.assert_fails('--scale does not work with', '--scale', '--filter=shm')
 
