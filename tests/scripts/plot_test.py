@@ -153,6 +153,11 @@ class Plot(unittest.TestCase):
         done = self.plot(self.file(*points))
         self.assertEqual((done.returncode, os.listdir(self.out)), (0, ['windows.png']), done.stderr)
 
+    def test_a_sweep_whose_only_point_is_zero_is_drawn(self):
+        line = {'bench': 'scale', 'sweep': 'handler_us', 'series': 'shm dispatch', 'x': 0, 'metrics': {'rate_mrps': 3}}
+        done = self.plot(self.file(line))
+        self.assertEqual((done.returncode, done.stderr, os.listdir(self.out)), (0, '', ['scale.png']))
+
     def test_several_files_make_one_set(self):
         done = self.plot(self.file(*self.recorded('ratio')), self.file(*self.recorded('raft_sim')))
         self.assertEqual((done.returncode, sorted(os.listdir(self.out))), (0, ['raft.png', 'ratios.png']), done.stderr)
