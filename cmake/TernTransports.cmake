@@ -61,6 +61,7 @@ function(tern_add_transport name)
   if(missing)
     return()
   endif()
+  set_property(GLOBAL APPEND PROPERTY TERN_DEBIAN_PACKAGES ${arg_DEBIAN})
 
   file(GLOB sources CONFIGURE_DEPENDS ${arg_SOURCES})
   set(rpc ${tern_generated_dir}/${name}/rpc.cc)
