@@ -27,9 +27,8 @@ class TERN_API ServerPath {
   bool is_proven(const wire::Header& full_probe, uint32_t pair_token) const;
   /// True if the header-only probe asks whether an open session still has its path (clause 7.7.8).
   bool is_check(const wire::Header& short_probe) const;
-  /// Returns the reason not to answer a header-only probe (clauses 7.7.3 and 7.7.6). kNone: on_short() may follow. A
-  /// probe with the path's token first begins a new allowance of short replies if the last one has begun 5 s before
-  /// (clause 7.7.6).
+  /// Returns the reason not to answer a header-only probe (clauses 7.7.3, 7.7.6). kNone: on_short() may follow. A probe
+  /// with the path's token first begins a new allowance of short replies if the last one has begun 5 s before.
   Drop refusal_of_short(const wire::Header& probe, bool is_open, uint64_t now_ns);
   /// Notes that a short probe is answered, which takes one of the replies that are left.
   void on_short(const wire::Header& probe, uint64_t now_ns);
