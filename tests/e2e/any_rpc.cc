@@ -11,20 +11,6 @@ namespace e2e {
 
 namespace {
 
-template <tern::Transport T>
-class RpcOver final : public AnyRpc {
- public:
-  explicit RpcOver(std::unique_ptr<tern::Rpc<T>> rpc) : rpc_(std::move(rpc)) {}
-  tern::Endpoint& endpoint() override { return *rpc_; }
-  tern::Status run(tern::Duration duration) override { return rpc_->run_event_loop(duration); }
-  tern::Result<int> descriptor() override { return rpc_->descriptor(); }
-  tern::Result<size_t> run_once() override { return rpc_->run_event_loop_once(); }
-  tern::Status close(tern::Duration drain) override { return rpc_->close(drain); }
-
- private:
-  std::unique_ptr<tern::Rpc<T>> rpc_;
-};
-
 /// The options of transport T. Each option takes the value of the setting with its name.
 template <class T>
 tern::Result<typename T::Options> transport_options(const Settings& settings) {
@@ -62,7 +48,7 @@ tern::Result<std::unique_ptr<AnyRpc>> create_over(tern::Nexus& nexus, const Sett
   auto make = [&]<class U>(typename U::Options options) -> tern::Result<std::unique_ptr<AnyRpc>> {
     auto rpc = tern::Rpc<U>::create(nexus, std::move(options), rpc_options(settings, endpoint_id));
     if (!rpc.ok()) return rpc.status();
-    return std::unique_ptr<AnyRpc>(std::make_unique<RpcOver<U>>(std::move(*rpc)));
+    return std::unique_ptr<AnyRpc>(std::make_unique<tern::c::RpcOver<U>>(std::move(*rpc)));
   };
   auto inner = transport_options<T>(settings);
   if (!inner.ok()) return inner.status();

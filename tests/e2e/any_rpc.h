@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "c/any_rpc.h"
 #include "transport_list.h"
 
 namespace e2e {
@@ -76,16 +77,7 @@ class Settings {
   std::map<std::string, std::string> values_;
 };
 
-/// Rpc<T> behind an interface without the transport's type.
-class AnyRpc {
- public:
-  virtual ~AnyRpc() = default;
-  virtual tern::Endpoint& endpoint() = 0;
-  virtual tern::Status run(tern::Duration duration) = 0;
-  virtual tern::Result<int> descriptor() = 0;
-  virtual tern::Result<size_t> run_once() = 0;
-  virtual tern::Status close(tern::Duration drain) = 0;
-};
+using AnyRpc = tern::c::AnyRpc;
 
 /// Makes the endpoint that the settings describe. "transport" names the transport; "faults" adds the fault layer.
 tern::Result<std::unique_ptr<AnyRpc>> create_rpc(tern::Nexus& nexus, const Settings& settings,
