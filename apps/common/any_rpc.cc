@@ -22,16 +22,11 @@ class RpcOver final : public AnyRpc {
 }  // namespace
 
 tern::Result<std::unique_ptr<AnyRpc>> create_rpc(tern::Nexus& nexus, const tern::RpcOptions& options, Role role) {
-  std::unique_ptr<AnyRpc> made;
-  tern::Status status;
-  with_transport([&]<class T>() {
+  return with_transport([&]<class T>() -> tern::Result<std::unique_ptr<AnyRpc>> {
     auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(role), options);
-    status = rpc.status();
-    if (rpc.ok()) made = std::make_unique<RpcOver<T>>(std::move(*rpc));
-    return 0;
+    if (!rpc.ok()) return rpc.status();
+    return std::unique_ptr<AnyRpc>(std::make_unique<RpcOver<T>>(std::move(*rpc)));
   });
-  if (made == nullptr) return status;
-  return made;
 }
 
 }  // namespace programs

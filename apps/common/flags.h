@@ -90,7 +90,7 @@ bool has_faults();
 /// Calls run.operator()<T>() for --transport, which must be a transport between processes. T has the fault layer if a
 /// flag of the fault layer is set.
 template <class Run>
-int with_transport(Run&& run) {
+auto with_transport(Run&& run) {
   return *tern::transports::with_transport(tern::transports::Real(), FLAGS_transport, [&]<class T>() {
     return has_faults() ? run.template operator()<tern::Faulty<T>>() : run.template operator()<T>();
   });
