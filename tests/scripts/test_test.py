@@ -34,8 +34,8 @@ def failed(name, output=''):
     return case(name, 'fail', '\t\t<failure message=""/>\n', output)
 
 
-def skipped(name):
-    return case(name, 'notrun', '\t\t<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>\n')
+def skipped(name, output=''):
+    return case(name, 'notrun', '\t\t<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>\n', output)
 
 
 class Counts(unittest.TestCase):
@@ -72,10 +72,11 @@ class Counts(unittest.TestCase):
         code, output, calls = self.run_with([passed('a.b'), passed('c')])
         self.assertEqual((code, output.splitlines()[-1], len(calls)), (0, '3 passed, 0 failed, 0 skipped', 1))  # and a build
 
-    def test_root_reserves_hugepages_for_the_run_where_there_are_none(self):
-        for hugepages in ('0', '7'):
+    def test_root_reserves_hugepages_for_the_run_where_there_are_few(self):
+        for hugepages in ('0', '7', '300'):
             _, output, _ = self.run_with([passed('a')], hugepages=hugepages)
-            self.assertEqual('reserved 256 hugepages' in output, hugepages == '0' and os.geteuid() == 0)
+            self.assertEqual(f'there are 256 hugepages of 2 MB until the end of this run, {hugepages} before' in output,
+                             hugepages != '300' and os.geteuid() == 0)
 
     def test_each_googletest_case_counts(self):
         whole = case('file', output='Running main()\n[==========] 12 tests from 2 test suites ran. (3 ms total)\n'
@@ -92,6 +93,16 @@ class Counts(unittest.TestCase):
         for ci in (False, True):
             code, output, _ = self.run_with([passed('a'), skipped('b')], ci=ci)
             self.assertEqual((code, output.splitlines()[-1]), (int(ci), '2 passed, 0 failed, 1 skipped'))
+
+    def test_reason_of_a_skip_is_shown(self):
+        _, output, _ = self.run_with([
+            skipped('a.b', '[ RUN      ] A.b\ntests/a_test.cc:4: Skipped\nless than 64 &lt;free&gt; pages\n\n'),
+            skipped('c', 'test_c (__main__.C) ... skipped &apos;needs root&apos;\n\nOK (skipped=1)\n'),
+            skipped('d', 'SKIPPED: no device\n'), skipped('e'), passed('f')])
+        self.assertEqual([line for line in output.splitlines() if line.startswith('skipped: ')],
+                         ['skipped: release: a.b: less than 64 <free> pages',
+                          "skipped: release: c: test_c (__main__.C) ... skipped 'needs root'",
+                          'skipped: release: d: SKIPPED: no device', 'skipped: release: e'])
 
     def test_case_that_passes_alone_is_named(self):
         code, output, calls = self.run_with([passed('a'), failed('b.C.d/shm')], [passed('b.C.d/shm')])
