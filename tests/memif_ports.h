@@ -4,11 +4,12 @@
 #pragma once
 
 #include <tern/transport/dpdk.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+
+#include "own_folder.h"
 
 namespace tern::test {
 
@@ -18,30 +19,12 @@ inline std::string memif_eal() {
   return set != nullptr ? set : "--no-huge --no-pci --no-telemetry --no-shconf -m 256";
 }
 
-/// A folder of this process for memif's socket. The socket has no abstract name, because the driver never frees one.
-class MemifFolder {
- public:
-  MemifFolder() : owner_(getpid()) {
-    if (mkdtemp(path_) == nullptr) std::abort();
-  }
-  ~MemifFolder() {
-    if (getpid() == owner_) (void)rmdir(path_);
-  }
-  MemifFolder(const MemifFolder&) = delete;
-  MemifFolder& operator=(const MemifFolder&) = delete;
-  std::string socket() const { return std::string(path_) + "/memif"; }
-
- private:
-  char path_[24] = "/tmp/tern-memif-XXXXXX";
-  pid_t owner_;
-};
-
 /// net_memif0 or net_memif1, with rings of 1 << `ring_log` frames. Port 0 has the server's role and must be opened
-/// first.
+/// first. The socket has no abstract name, because the driver never frees one.
 inline std::string memif_device(uint32_t port, uint32_t ring_log = 12) {
-  static const MemifFolder folder;
+  static const OwnFolder folder("/tmp/tern-memif");
   return "net_memif" + std::to_string(port) + ";role=" + (port == 0 ? "server" : "client") + ";socket-abstract=no" +
-         ";socket=" + folder.socket() + ";rsize=" + std::to_string(ring_log);
+         ";socket=" + folder.file("memif") + ";rsize=" + std::to_string(ring_log);
 }
 
 /// Options of an endpoint at one of the two ports, which have the addresses 10.78.0.1 and 10.78.0.2.

@@ -1,8 +1,5 @@
 // Two processes over DPDK's net_vhost and net_virtio_user, a wire of shared memory without an interface in the kernel.
 // Each end has an address of its own and answers ARP itself. Each end connects again after the other one was killed.
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -13,6 +10,7 @@
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"
 #include "huge_pages.h"
+#include "own_folder.h"
 #include "own_loopback.h"
 
 using namespace e2e;
@@ -26,11 +24,6 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
  protected:
   static constexpr size_t kPagesOfAProcess = 32;
 
-  DpdkVhost() {
-    remove_stale_folders();
-    std::filesystem::create_directory(folder_);
-  }
-  ~DpdkVhost() override { std::filesystem::remove_all(folder_); }
   void SetUp() override {
     constexpr size_t kWanted = 2 * kPagesOfAProcess;
     if (!has_hugepages()) return;
@@ -82,7 +75,7 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
   }
 
  private:
-  std::string socket() const { return folder_ + "/socket"; }
+  std::string socket() const { return folder_.file("socket"); }
   Settings settings(const std::string& device, const std::string& address) const {
     // One file for all hugepages: vhost's side maps eight files at most.
     const char* eal = has_hugepages() ? "--in-memory --single-file-segments --no-pci --no-telemetry"
@@ -97,18 +90,7 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
             {"eal", eal}};
   }
 
-  /// Removes the files of killed tests.
-  static void remove_stale_folders() {
-    for (const auto& entry : std::filesystem::directory_iterator("/tmp")) {
-      const std::string path = entry.path();
-      if (!path.starts_with(kFolder)) continue;
-      const pid_t pid = std::atoi(path.c_str() + std::strlen(kFolder));
-      if (pid > 0 && kill(pid, 0) != 0) std::filesystem::remove_all(path);
-    }
-  }
-
-  static constexpr const char* kFolder = "/tmp/tern-vhost-";
-  const std::string folder_ = kFolder + std::to_string(getpid());
+  const tern::test::OwnFolder folder_{"/tmp/tern-vhost"};
 };
 INSTANTIATE_TEST_SUITE_P(With, DpdkVhost, testing::Values("hugepages", "no_huge"),
                          [](const auto& with) { return std::string(with.param); });

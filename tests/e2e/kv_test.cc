@@ -14,6 +14,7 @@
 #include "../apps/kv/workload.h"
 #include "e2e/caller.h"
 #include "e2e/killed.h"
+#include "own_folder.h"
 
 using namespace e2e;
 using testing::HasSubstr;
@@ -31,13 +32,11 @@ std::string text_of(const std::string& path) {
 /// A directory of this case in shared memory, with a store and the outputs of processes.
 class Directory {
  public:
-  Directory() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  std::string store() const { return path_ + "/store"; }
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  std::string store() const { return file("store"); }
+  std::string file(const std::string& name) const { return folder_.file(name); }
 
  private:
-  std::string path_ = "/dev/shm/kv-test.XXXXXX";
+  tern::test::OwnFolder folder_{"/dev/shm/kv-test"};
 };
 
 /// A kv process. The destructor kills it if it still runs.

@@ -26,6 +26,7 @@
 #include "../apps/masstree/protocol.h"
 #include "e2e/caller.h"
 #include "e2e/program.h"
+#include "own_folder.h"
 
 using namespace e2e;
 using testing::HasSubstr;
@@ -44,33 +45,29 @@ double metric(const Outcome& outcome, const std::string& phase, const std::strin
   return std::strtod(text.c_str() + at + name.size() + 3, nullptr);
 }
 
-/// A server that runs until this object ends.
-class Server {
+/// "NAME FLAGS" of apps/, which runs until this object ends.
+class Program {
  public:
-  Server(const std::string& transport, const std::string& flags) {
-    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+  explicit Program(const std::string& command) {
     const pid_t parent = getpid();
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      const std::string command = "exec '" TERN_BUILD_DIR
-                                  "'/apps/masstree --role=server --wait=adaptive --server=127.0.0.1:0"
-                                  " --transport=" +
-                                  transport + " " + flags + " 2> " + directory_ + "/err";
-      execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+      const std::string shell = "exec '" TERN_BUILD_DIR "'/apps/" + command + " 2> " + folder_.file("error");
+      execl("/bin/sh", "sh", "-c", shell.c_str(), static_cast<char*>(nullptr));
       _exit(1);
     }
-    EXPECT_TRUE(wait_for([&] { return text().ends_with('\n'); })) << text();
-    const size_t begin = text().find("tern://");
-    EXPECT_NE(begin, std::string::npos) << text();
-    if (begin != std::string::npos) address_ = text().substr(begin + 7, text().find('\n') - begin - 7);
   }
-  ~Server() {
-    end(SIGKILL);
-    std::filesystem::remove_all(directory_);
+  ~Program() { end(SIGKILL); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  /// What it has written on standard error.
+  std::string text() const {
+    std::stringstream text;
+    text << std::ifstream(folder_.file("error")).rdbuf();
+    return text.str();
   }
-  const std::string& address() const { return address_; }
   /// The exit code. -1: a signal has ended it.
   int end(int signal) {
     if (pid_ <= 0) return -1;
@@ -82,14 +79,24 @@ class Server {
   }
 
  private:
-  std::string text() const {
-    std::stringstream text;
-    text << std::ifstream(directory_ + "/err").rdbuf();
-    return text.str();
-  }
-  std::string directory_ = std::filesystem::temp_directory_path() / "masstree_test.XXXXXX";
-  std::string address_;
+  const tern::test::OwnFolder folder_{testing::TempDir() + "masstree-test"};
   pid_t pid_ = -1;
+};
+
+/// A server that runs until this object ends.
+class Server : public Program {
+ public:
+  Server(const std::string& transport, const std::string& flags)
+      : Program("masstree --role=server --wait=adaptive --server=127.0.0.1:0 --transport=" + transport + " " + flags) {
+    EXPECT_TRUE(wait_for([&] { return text().ends_with('\n'); })) << text();
+    const size_t begin = text().find("tern://");
+    EXPECT_NE(begin, std::string::npos) << text();
+    if (begin != std::string::npos) address_ = text().substr(begin + 7, text().find('\n') - begin - 7);
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::string address_;
 };
 
 /// Two transports are enough to test a program, and processes over software devices would share two CPUs with the

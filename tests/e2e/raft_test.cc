@@ -21,6 +21,7 @@
 #include "e2e/any_rpc.h"
 #include "e2e/killed.h"
 #include "e2e/program.h"
+#include "own_folder.h"
 #include "own_loopback.h"
 
 namespace {
@@ -50,11 +51,8 @@ std::vector<const char*> over(bool has_software_devices, [[maybe_unused]] std::s
   return names;
 }
 
-/// A directory. The destructor removes it.
-struct Directory {
-  Directory() { EXPECT_NE(mkdtemp(path.data()), nullptr); }
-  ~Directory() { std::filesystem::remove_all(path); }
-  std::string path = std::filesystem::temp_directory_path() / "raft_test.XXXXXX";
+struct Directory : tern::test::OwnFolder {
+  Directory() : OwnFolder(std::filesystem::temp_directory_path() / "raft-test") {}
 };
 
 /// raft_servers that run until this object ends.
@@ -105,7 +103,7 @@ TEST_P(RaftFromDisk, nothing_is_lost_when_leaders_are_killed) {
   const Directory directory;
   const Outcome outcome =
       run("raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) +
-          " --storage=" + directory.path + "/replicas " + kills(is_software_device(GetParam()) ? 1 : 2));
+          " --storage=" + directory.file("replicas") + " " + kills(is_software_device(GetParam()) ? 1 : 2));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\"kills\":"));
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"read_back\":0")));
@@ -172,7 +170,7 @@ TEST(RaftBadUse, replica_of_another_cluster_is_refused_with_a_sentence) {
   const std::string list = members({1, 2, 3});
   for (int i = 1; i <= 2; i++) servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list);
   const Directory directory;
-  const std::string log = directory.path + "/log";
+  const std::string log = directory.file("log");
   servers.start("--transport=udp --cluster=other --id=3 --replicas=" + list + " 2>" + log);
   std::string said;
   for (int tries = 0; tries < 2000 && said.find("refuses this one") == said.npos; tries++) {
@@ -214,22 +212,22 @@ TEST(RaftBadUse, directory_of_another_replica_is_refused) {
   const Directory directory;
   const std::string replicas = "--transport=udp --wait=block --replicas=" + members({1, 2, 3});
   Servers servers;
-  servers.start("--transport=udp --id=1 --replicas=" + members({1, 2, 3}) + " --storage=" + directory.path + "/r");
-  for (int tries = 0; tries < 2000 && !std::filesystem::exists(directory.path + "/r/replica"); tries++) {
+  servers.start("--transport=udp --id=1 --replicas=" + members({1, 2, 3}) + " --storage=" + directory.file("r"));
+  for (int tries = 0; tries < 2000 && !std::filesystem::exists(directory.file("r/replica")); tries++) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  Outcome outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
+  Outcome outcome = run("raft_server --id=2 --storage=" + directory.file("r") + " " + replicas);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("another replica uses it"));
   servers.kill(0);
-  outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
+  outcome = run("raft_server --id=2 --storage=" + directory.file("r") + " " + replicas);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("this is the directory of replica 1 of raft, not of replica 2 of raft"));
 }
 
 TEST(Raft, directory_whose_first_start_was_cut_off_is_used) {
   const Directory directory;
-  const std::string own = directory.path + "/r";
+  const std::string own = directory.file("r");
   std::filesystem::create_directory(own);
   std::ofstream(own + "/replica.new") << "repl";
   Servers servers;

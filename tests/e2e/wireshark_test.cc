@@ -16,6 +16,7 @@
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"
 #include "e2e/tshark.h"
+#include "own_folder.h"
 
 using namespace e2e;
 
@@ -31,26 +32,22 @@ class Wireshark : public testing::Test {
     namespace_.emplace("wireshark");
     ASSERT_TRUE(namespace_->is_made());
     inside_.emplace(namespace_->name());
-    std::string name = testing::TempDir() + "tern-wireshark-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
   }
   void TearDown() override {
     inside_.reset();
     namespace_.reset();
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
   Dissection dissect_frames(std::span<const Frame> frames, const std::string& flags = "") {
-    write_pcap(folder_ / "capture.pcap", frames);
-    Dissection result = dissect(folder_ / "capture.pcap", flags);
+    write_pcap(folder_.file("capture.pcap"), frames);
+    Dissection result = dissect(folder_.file("capture.pcap"), flags);
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_EQ(result.lua_errors, std::vector<std::string>());
     EXPECT_EQ(result.frames, frames.size());
     return result;
   }
 
-  std::filesystem::path folder_;
+  const tern::test::OwnFolder folder_{testing::TempDir() + "tern-wireshark"};
 
  private:
   std::optional<Namespace> namespace_;
@@ -481,7 +478,7 @@ TEST_F(Wireshark, leaves_the_datagrams_of_other_programs_alone) {
 // Each is in the first column of the table in docs/network.md.
 TEST_F(Wireshark, takes_the_filters_of_the_document) {
   const Traffic traffic = make_traffic("127.0.0.1", "0", 1);
-  write_pcap(folder_ / "capture.pcap", traffic.frames);
+  write_pcap(folder_.file("capture.pcap"), traffic.frames);
   std::ifstream document(TERN_SOURCE_DIR "/docs/network.md");
   std::string all;
   for (std::string line; std::getline(document, line);) {
@@ -489,6 +486,6 @@ TEST_F(Wireshark, takes_the_filters_of_the_document) {
     all += (all.empty() ? "(" : " || (") + line.substr(3, line.find('`', 3) - 3) + ")";
   }
   ASSERT_NE(all, "");
-  EXPECT_EQ(dissect(folder_ / "capture.pcap", "-Y '" + all + "'").exit_code, 0) << all;
-  EXPECT_EQ(dissect(folder_ / "capture.pcap", "-Y tern.no_such_field").exit_code, 2);
+  EXPECT_EQ(dissect(folder_.file("capture.pcap"), "-Y '" + all + "'").exit_code, 0) << all;
+  EXPECT_EQ(dissect(folder_.file("capture.pcap"), "-Y tern.no_such_field").exit_code, 2);
 }

@@ -10,13 +10,13 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "../apps/raft/disk_storage.h"
+#include "own_folder.h"
 #include "raft/storage_model.h"
 
 namespace raft_test {
@@ -28,19 +28,9 @@ using replicated::Snapshot;
 using replicated::Sync;
 
 /// A temporary directory, which is removed with this object.
-class Folder {
+class Folder : public tern::test::OwnFolder {
  public:
-  Folder() { has_path_ = mkdtemp(path_.data()) != nullptr; }
-  ~Folder() {
-    if (has_path_) std::filesystem::remove_all(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = testing::TempDir() + "raft_disk_XXXXXX";
-  bool has_path_ = false;
+  Folder() : OwnFolder(testing::TempDir() + "raft-disk") {}
 };
 
 std::unique_ptr<DiskStorage> open(const std::string& path, Sync sync = Sync::kData, bool has_thread = false) {

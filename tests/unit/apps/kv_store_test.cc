@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "../apps/kv/workload.h"
+#include "own_folder.h"
 
 using namespace kv;
 
@@ -24,15 +25,7 @@ namespace {
 
 constexpr size_t kMiB = 1u << 20;
 
-class Directory {
- public:
-  Directory() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = "/dev/shm/tern-kv-test.XXXXXX";
-};
+constexpr const char* kFolder = "/dev/shm/tern-kv-test";
 
 Store::Outcome put(Store& store, uint64_t key, uint64_t version, size_t len_bytes, uint64_t* stored = nullptr) {
   std::vector<std::byte> value(len_bytes);
@@ -87,7 +80,7 @@ TEST(KvStore, put__refused_when_full_and_nothing_is_lost) {
 }
 
 TEST(KvStore, open__twice_or_with_other_partitions) {
-  Directory directory;
+  const tern::test::OwnFolder directory(kFolder);
   {
     Stores stores;
     ASSERT_EQ(stores.open(directory.path(), 2, 8 * kMiB), "");
@@ -123,7 +116,7 @@ TEST(KvStore, committed_writes_outlive_a_kill) {
   auto* board =
       static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(board, MAP_FAILED);
-  Directory directory;
+  const tern::test::OwnFolder directory(kFolder);
   std::mt19937_64 random(7);
   for (int round = 0; round < 30; round++) {
     const uint64_t puts_before = board->puts;

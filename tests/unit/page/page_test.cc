@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "own_folder.h"
 #include "page/page_file.h"
 #include "page/process.h"
 #include "page/read.h"
@@ -38,14 +39,7 @@ using ::testing::Not;
 
 class Pages : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "tern-page-test.XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const char* name = "page") const { return folder_ + "/" + name; }
+  std::string path(const char* name = "page") const { return folder_.file(name); }
   std::shared_ptr<PageFile> make(const std::string& option) {
     auto file = PageFile::create(option, "tern://127.0.0.1:31850");
     EXPECT_TRUE(file.ok()) << file.status().message();
@@ -77,7 +71,7 @@ class Pages : public ::testing::Test {
   }
 
  private:
-  std::string folder_;
+  const test::OwnFolder folder_{::testing::TempDir() + "tern-page-test"};
 };
 
 constexpr uid_t kNobody = 65534;
