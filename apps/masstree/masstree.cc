@@ -141,12 +141,6 @@ class ServerSide {
   double index_ns() const { return index_gets_ == 0 ? 0 : static_cast<double>(index_ns_) / index_gets_; }
   /// CPU time of a GET without RPC, ns; 0: not measured. Other programs on the CPU do not affect it.
   double index_cpu_ns() const { return index_gets_ == 0 ? 0 : static_cast<double>(index_cpu_ns_) / index_gets_; }
-  /// CPU time of the dispatch threads so far.
-  std::chrono::nanoseconds cpu_time() {
-    std::atomic<int64_t> sum{0};
-    run_in_all([&sum](size_t) { sum += thread_cpu_time().count(); });
-    return std::chrono::nanoseconds(sum);
-  }
 
  private:
   static std::chrono::nanoseconds thread_cpu_time() {
@@ -203,25 +197,13 @@ class ClientSide {
     for (uint64_t round = 0; round < FLAGS_rounds; round++) {
       if (server != nullptr) server->measure_index(part);
       for (const auto& one : phases) {
-        const bool is_timed = server != nullptr && one.phase == Phase::kPlain;
-        const auto cpu_begin = is_timed ? server->cpu_time() : std::chrono::nanoseconds(0);
-        const uint64_t checked_begin = sum(&ordered::Load::checked);
         if (!run_phase(one.phase, part)) return false;
-        if (!is_timed) continue;
-        plain_cpu_time_ += server->cpu_time() - cpu_begin;
-        plain_requests_ += sum(&ordered::Load::checked) - checked_begin;
       }
     }
     return run_phase(Phase::kReadingBack, {});
   }
   const std::string& problem() const { return problem_; }
   const ordered::About& about() const { return about_; }
-
-  /// CPU time of the server's dispatch threads for a request of the phase kPlain, ns; 0: not measured.
-  double plain_cpu_ns() const {
-    return plain_requests_ == 0 ? 0
-                                : static_cast<double>(plain_cpu_time_.count()) / static_cast<double>(plain_requests_);
-  }
   ordered::PhaseReport report(Phase phase) const {
     ordered::PhaseReport sum;
     for (const auto& load : loads_) sum.add(load->report(phase));
@@ -320,8 +302,6 @@ class ClientSide {
   std::unique_ptr<ordered::Model> model_;
   std::vector<std::unique_ptr<ordered::Load>> loads_;
   uint64_t phases_ = 0;  ///< number of phases that have begun
-  std::chrono::nanoseconds plain_cpu_time_{0};
-  uint64_t plain_requests_ = 0;
   std::string problem_;
   programs::EndpointThreads threads_;  ///< ends first, because the threads use the other members
 };
@@ -361,7 +341,6 @@ void print(const ClientSide& client, const ServerSide* server) {
       metrics["get_mrps_per_thread"] = get_mrps_per_thread;
       metrics["get_rate_of_index"] = get_mrps_per_thread * server->index_ns() / 1e3;
       metrics["index_get_cpu_ns"] = server->index_cpu_ns();
-      metrics["request_cpu_ns"] = client.plain_cpu_ns();
     }
   }
   ordered::add_comparison(plain, client.report(Phase::kScansInWorkers), "worker", metrics);
