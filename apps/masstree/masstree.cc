@@ -113,8 +113,8 @@ class ServerSide {
   /// Why the server ended by itself, or the error that it found; empty: neither.
   std::string problem() { return problem_.empty() ? threads_.problem() : problem_; }
 
-  /// Measures GETs of random keys without RPCs, in all dispatch threads at once. Adds to the results that index_ns()
-  /// and index_cpu_ns() return.
+  /// Measures GETs of random keys without RPCs, in all dispatch threads at once, for `duration` or until the program is
+  /// interrupted. Adds to the results that index_ns() and index_cpu_ns() return.
   void measure_index(std::chrono::nanoseconds duration) {
     const auto measure = [this, duration](size_t i) {
       constexpr uint64_t kBetweenClocks = 256;
@@ -123,7 +123,7 @@ class ServerSide {
       const auto cpu_begin = thread_cpu_time();
       const auto begin = std::chrono::steady_clock::now();
       auto now = begin;
-      for (; now - begin < duration; now = std::chrono::steady_clock::now()) {
+      for (; now - begin < duration && !programs::interrupted; now = std::chrono::steady_clock::now()) {
         for (uint64_t j = 0; j < kBetweenClocks; j++) {
           if (!index_->get(ordered::key_of(FLAGS_seed, random.below(FLAGS_keys)))) missing++;
         }
@@ -380,6 +380,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   ClientSide client;
   if (!client.run(uri, cpus, has_server ? &server : nullptr)) {
     if (!client.problem().empty()) return programs::fail("%s", client.problem().c_str());
+    programs::fail("interrupted before everything was read back");
     return programs::kInterruptedExit;
   }
   if (const std::string problem = has_server ? server.problem() : ""; !problem.empty()) {

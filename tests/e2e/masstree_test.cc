@@ -179,6 +179,15 @@ TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
   EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
 }
 
+TEST_P(Masstree, a_signal_ends_the_measurement_of_the_index_with_a_sentence) {
+  const tern::test::OwnFolder folder(testing::TempDir() + "masstree-test-page");
+  Program program(with("--keys=1000 --seconds=10000 --rounds=1 --page=" + folder.file("page")));
+  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(folder.file("page")); })) << program.text();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until it measures the index
+  EXPECT_EQ(program.end(SIGTERM), 130);
+  EXPECT_THAT(program.text(), testing::EndsWith("masstree: interrupted before everything was read back\n"));
+}
+
 /// Requests that no client of ours sends: the server refuses each of them and goes on.
 TEST_P(Masstree, requests_of_a_hostile_client_are_refused) {
   Server server(GetParam(), "--keys=100 --inserts_max=3");
