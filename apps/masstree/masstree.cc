@@ -72,7 +72,9 @@ bool check_flags() {
       {is_between(FLAGS_scan_keys, 1, ordered::kScanLimitMax), "--scan_keys must be between 1 and 1024"},
       {is_between(FLAGS_rounds, 1, 1000), "--rounds must be between 1 and 1000"},
       {ordered::parse_phases(FLAGS_phases).has_value(),
-       "--phases must be a list of plain, worker, dispatch, hop_worker and hop_dispatch"}};
+       "--phases must be a list of plain, worker, dispatch, hop_worker and hop_dispatch"},
+      {FLAGS_seconds / static_cast<double>(FLAGS_rounds) >= 1e-6,
+       "--seconds must be at least a microsecond for each of the --rounds; give more --seconds or fewer --rounds"}};
   for (const auto& [is_kept, sentence] : rules) {
     if (is_kept) continue;
     programs::fail("%s", sentence);

@@ -126,7 +126,7 @@ bool check_flags() {
       {is_share(FLAGS_put_share) && is_share(FLAGS_insert_share) && is_share(FLAGS_scan_share),
        "--put_share, --insert_share and --scan_share must be between 0 and 1"},
       {is_between(FLAGS_scan_keys, 1, ordered::kScanLimitMax), "--scan_keys must be between 1 and 1024"},
-      {FLAGS_milliseconds > 0 && FLAGS_milliseconds <= 10'000, "--milliseconds must be above 0, and at most 10000"}};
+      {FLAGS_milliseconds >= 0.001 && FLAGS_milliseconds <= 10'000, "--milliseconds must be between 0.001 and 10000"}};
   for (const auto& [is_kept, sentence] : rules) {
     if (is_kept) continue;
     programs::fail("%s", sentence);

@@ -285,6 +285,8 @@ TEST(MasstreeFlags, flags_that_make_no_sense) {
       {"masstree --put_share=1.5", "--put_share, --insert_share and --scan_share must be between 0 and 1"},
       {"masstree --phases=plain,none", "--phases must be a list of"},
       {"masstree --phases=", "--phases must be a list of"},
+      {"masstree --seconds=1e-10", "--seconds must be at least a microsecond for each of the --rounds"},
+      {"masstree --seconds=5e-7 --rounds=1000", "give more --seconds or fewer --rounds"},
       {"masstree --role=client --server=127.0.0.1:9 --transport=udp", "no index server at tern://127.0.0.1:9"},
       {"masstree_sim --keys=3", "--keys must be between 1 for each client thread"},
       {"masstree_sim --step_ns=1,2,3", "--step_ns must be five times in ns"},
@@ -296,7 +298,8 @@ TEST(MasstreeFlags, flags_that_make_no_sense) {
       {"masstree_sim --seconds=1", "--seconds has no effect"},
       {"masstree_sim --drop=0.1", "--drop has no effect"},
       {"masstree_sim --cpus=0", "--cpus has no effect"},
-      {"masstree_sim --milliseconds=0", "--milliseconds must be above 0"}};
+      {"masstree_sim --milliseconds=0", "--milliseconds must be between 0.001 and 10000"},
+      {"masstree_sim --milliseconds=1e-7", "--milliseconds must be between 0.001 and 10000"}};
   for (const auto& [command, sentence] : wrong) {
     const Outcome outcome = run(command);
     EXPECT_EQ(outcome.code, 1) << command;
