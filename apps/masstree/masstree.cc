@@ -188,7 +188,11 @@ class ClientSide {
     if (!nexus.ok()) return fail("no Nexus at " + listen + ": " + std::string(nexus.status().message()));
     nexus_ = std::move(*nexus);
     if (!ask_about(uri)) return false;
-    model_ = std::make_unique<ordered::Model>(about_.seed, about_.keys, about_.keys / 8);
+    try {
+      model_ = std::make_unique<ordered::Model>(about_.seed, about_.keys, about_.keys / 8);
+    } catch (const std::bad_alloc&) {
+      return fail("there is no memory for the check of that many keys; give the server fewer --keys");
+    }
     if (!start_threads(uri, cpus, server == nullptr ? 0 : FLAGS_server_threads)) return false;
     if (!run_phase(Phase::kTakingOver, {})) return false;
     if (model_->count() < about_.keys)

@@ -70,8 +70,7 @@ nanoseconds time_of(F f) {
 }
 
 /// Measures the filled index. Does not change its values.
-Costs measure(Index& index) {
-  Costs costs = {};
+void measure_index(Index& index, Costs& costs) {
   ordered::Random random(FLAGS_seed);
   const auto random_key = [&] { return ordered::key_of(FLAGS_seed, random.below(FLAGS_keys)); };
   uint64_t sum = 0;
@@ -83,17 +82,21 @@ Costs measure(Index& index) {
   costs.steps[static_cast<size_t>(ordered::Step::kScan)] =
       time_of([&] { index.scan(random_key(), FLAGS_scan_keys, [&](uint64_t, uint64_t value) { sum += value; }); });
   if (sum == 0) programs::fail("the index is empty");
+}
 
-  // Measures the library's own worker threads, one after the other. Each is asleep when its task arrives.
+/// Measures the library's own worker thread, which is asleep when each task arrives.
+tern::Status measure_worker(Costs& costs) {
   auto workers = tern::real_environment().start_workers(1, 1);
-  if (!workers.ok()) return costs;
+  if (!workers.ok()) return workers.status();
   constexpr int kTimes = 500;
   std::vector<nanoseconds> hand_overs, wake_ups;
   for (int i = 0; i < kTimes; i++) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     std::atomic<std::chrono::steady_clock::rep> begun{0};
     const auto begin = std::chrono::steady_clock::now();
-    (void)(*workers)->submit([&] { begun = std::chrono::steady_clock::now().time_since_epoch().count(); });
+    const bool is_submitted =
+        (*workers)->submit([&] { begun = std::chrono::steady_clock::now().time_since_epoch().count(); });
+    if (!is_submitted) return {tern::Code::kNoMemory, "there is no memory for a task"};
     const auto end = std::chrono::steady_clock::now();
     while (begun == 0) std::this_thread::yield();
     hand_overs.push_back(end - begin);
@@ -101,7 +104,7 @@ Costs measure(Index& index) {
   }
   costs.hand_over = median(hand_overs);
   costs.wake_up = median(wake_ups);
-  return costs;
+  return {};
 }
 
 /// Parses --step_ns. Returns false if it has another form.
@@ -195,7 +198,13 @@ int main(int argc, char** argv) {
     // The load's own inserts stay far below the server's bound.
     Index index(FLAGS_keys * 2);
     if (!ordered::fill(index, FLAGS_keys, FLAGS_seed)) throw std::bad_alloc();
-    if (FLAGS_step_ns.empty()) costs = measure(index);
+    if (FLAGS_step_ns.empty()) {
+      measure_index(index, costs);
+      const tern::Status status = measure_worker(costs);
+      if (!status.ok()) {
+        return programs::fail_with("cannot measure the hand-over to a worker (--step_ns can give its times)", status);
+      }
+    }
     ordered::ClusterOptions options;
     options.server_threads = FLAGS_server_threads;
     options.workers = FLAGS_workers;

@@ -5,13 +5,17 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <tern/rpc.h>
+#include <tern/transport/udp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -23,7 +27,9 @@
 #include <utility>
 #include <vector>
 
+#include "../apps/masstree/backend.h"
 #include "../apps/masstree/protocol.h"
+#include "../apps/masstree/server.h"
 #include "e2e/caller.h"
 #include "e2e/program.h"
 #include "own_folder.h"
@@ -187,6 +193,42 @@ TEST_P(Masstree, a_signal_ends_the_measurement_of_the_index_with_a_sentence) {
   EXPECT_EQ(program.end(SIGTERM), 130);
   EXPECT_THAT(program.text(), testing::EndsWith("masstree: interrupted before everything was read back\n"));
 }
+
+#ifndef TERN_IS_SANITIZED
+/// A server that claims to have 67 million keys.
+TEST(MasstreeMemory, a_client_without_memory_for_its_check_names_the_remedy) {
+  auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
+  ASSERT_TRUE(nexus.ok());
+  auto rpc = tern::Rpc<tern::Udp>::create(**nexus);
+  ASSERT_TRUE(rpc.ok());
+  ordered::Index index(1);
+  ordered::ServerOptions options;
+  options.about = {1u << 26, 1, 1};
+  ordered::Server<ordered::Index> server(index, options);
+  ASSERT_TRUE(server.add_handlers(**rpc).ok());
+  const std::string command =
+      "masstree --role=client --transport=udp --wait=block --server=" + (*nexus)->uri().substr(strlen("tern://"));
+  std::future<Outcome> running = std::async(std::launch::async, [&] { return run(command, "ulimit -v 1000000; "); });
+  while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    ASSERT_TRUE((*rpc)->run_event_loop(std::chrono::milliseconds(1)).ok());
+  }
+  const Outcome outcome = running.get();
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.output,
+            "masstree: there is no memory for the check of that many keys; give the server fewer --keys\n");
+}
+
+TEST(MasstreeSim, no_thread_for_the_measurement_of_the_hand_over) {
+  rlimit stack = {};
+  ASSERT_EQ(getrlimit(RLIMIT_STACK, &stack), 0);
+  if (stack.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "stacks larger than the address space are not allowed";
+  const Outcome outcome = run("masstree_sim --keys=1000 --milliseconds=1", "ulimit -s 200000000000; ");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, testing::StartsWith("masstree_sim: cannot measure the hand-over to a worker (--step_ns "
+                                                  "can give its times): the system does not allow another thread"));
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+}
+#endif
 
 /// Requests that no client of ours sends: the server refuses each of them and goes on.
 TEST_P(Masstree, requests_of_a_hostile_client_are_refused) {

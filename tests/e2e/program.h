@@ -14,10 +14,10 @@ struct Outcome {
   std::string output;  ///< both streams
 };
 
-/// Runs "NAME FLAGS" of apps/, for two minutes at most.
-inline Outcome run(const std::string& command) {
+/// Runs "NAME FLAGS" of apps/, for two minutes at most. `before` are shell commands to run before it, each with ";".
+inline Outcome run(const std::string& command, const std::string& before = "") {
   Outcome outcome;
-  FILE* pipe = popen(("timeout -k 5 120 '" TERN_BUILD_DIR "'/apps/" + command + " 2>&1").c_str(), "r");
+  FILE* pipe = popen((before + "timeout -k 5 120 '" TERN_BUILD_DIR "'/apps/" + command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 512> bytes;
   while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) outcome.output.append(bytes.data(), got);
