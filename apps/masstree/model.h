@@ -72,9 +72,9 @@ class Model {
     if (!value) return floor == 0 ? "" : name(position) + " has gone, which had version " + std::to_string(floor);
     const auto version = static_cast<uint32_t>(*value);
     if (*value != value_of(key(position), version)) return not_its_own(position, *value);
-    if (version < floor) return name(position) + " has fallen " + from_to(floor, version);
+    if (version < floor) return name(position) + " has fallen " + from_to(floor, version) + kOrAnother;
     if (version == 0 || version > known_[position].issued) {
-      return name(position) + " has version " + std::to_string(version) + ", which nobody has written";
+      return name(position) + " has version " + std::to_string(version) + ", which nobody has written" + kOrAnother;
     }
     raise(known_[position].floor, version);
     return {};
@@ -105,14 +105,20 @@ class Model {
       has_last = has_last || is_last;
       visited.add(key(position), scan.floors[i], known_[position].issued, is_last);
     }
-    if (!has_last) return where + " ends with a key that nobody has written";
+    if (!has_last) return where + " ends with a key that nobody has written" + kOrAnother;
     if (visited.certain > answer.count) return where + " has left out a key";
-    if (visited.certain + visited.possible.size() < answer.count) return where + " has a key that nobody has written";
-    if (!visited.can_have(answer)) return where + " has a sum that its keys never had";
+    if (visited.certain + visited.possible.size() < answer.count) {
+      return where + " has a key that nobody has written" + kOrAnother;
+    }
+    if (!visited.can_have(answer)) return where + " has a sum that its keys never had" + kOrAnother;
     return {};
   }
 
  private:
+  /// The end of messages about states that another client's PUTs can cause, of which this model does not know.
+  static constexpr const char* kOrAnother =
+      ", or another client writes: a server may have one client, or several that all have --put_share=0";
+
   struct Known {  // these fields are together because the position is random and in no cache
     uint64_t key = 0;
     std::atomic<uint32_t> floor{0};
