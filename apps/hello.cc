@@ -145,6 +145,9 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   const tern::Status status = ask<T>(**nexus, programs::rpc_options(1), uri, answer);
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
   if (!status.ok()) return programs::fail_with("no answer from " + uri, status);
+  if (const std::string problem = server_process.stop(); !problem.empty()) {
+    return programs::fail("%s", problem.c_str());
+  }
   if (!FLAGS_json) {
     std::printf("%s\n", answer.c_str());
     return 0;

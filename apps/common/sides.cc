@@ -18,6 +18,22 @@
 
 namespace programs {
 
+namespace {
+
+constexpr int kNotExecuted = 127;  // exit code, as in shells
+
+/// Why a process with this wait status has failed, or an empty text.
+std::string problem_of(int status) {
+  const bool is_signal = WIFSIGNALED(status);
+  const int number = is_signal ? WTERMSIG(status) : WEXITSTATUS(status);
+  const bool is_interruption = is_signal ? number == SIGINT || number == SIGTERM : number == kInterruptedExit;
+  if (status == 0 || (interrupted && is_interruption)) return {};
+  return std::string("the server process ended ") + (is_signal ? "by signal " : "with exit code ") +
+         std::to_string(number);
+}
+
+}  // namespace
+
 void catch_interrupts() {
   static_assert(std::atomic<bool>::is_always_lock_free);
   struct sigaction action = {};
@@ -91,7 +107,7 @@ bool ServerProcess::start(std::vector<std::string> words) {
     if (getppid() != parent) _exit(1);
     fcntl(ready[1], F_SETFD, 0);
     execv("/proc/self/exe", arguments.data());
-    _exit(1);
+    _exit(kNotExecuted);
   }
   close(ready[1]);
   if (pid_ < 0) fail("cannot start the server process: %s", std::strerror(errno));
@@ -102,20 +118,20 @@ bool ServerProcess::start(std::vector<std::string> words) {
 
 bool ServerProcess::is_running() {
   if (pid_ < 0) return false;
-  if (waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+  if (waitpid(pid_, &status_, WNOHANG) == 0) return true;
   pid_ = -1;
   return false;
 }
 
-void ServerProcess::stop() {
-  if (pid_ < 0) return;
-  ::kill(pid_, SIGTERM);
+std::string ServerProcess::stop() {
+  if (pid_ > 0) ::kill(pid_, SIGTERM);
   // It writes its trace at its end, which takes seconds on a busy machine.
   for (int tries = 0; tries < 2000; ++tries) {
-    if (!is_running()) return;
+    if (!is_running()) return problem_of(status_);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   kill();
+  return "the server process did not end within 20 s";
 }
 
 void ServerProcess::kill() {
@@ -133,7 +149,13 @@ bool ServerProcess::read_uri(int fd) {
     char bytes[256];
     const ssize_t got = read(fd, bytes, sizeof(bytes));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;  // the server has printed the reason
+    if (got <= 0) {
+      const std::string problem = stop();
+      if (interrupted) break;
+      const bool has_printed = WIFEXITED(status_) && WEXITSTATUS(status_) == 1;
+      if (!has_printed) fail("%s before it was ready", problem.empty() ? "the server process ended" : problem.c_str());
+      return false;
+    }
     uri_.append(bytes, static_cast<size_t>(got));
     if (!uri_.ends_with('\n')) continue;
     uri_.pop_back();

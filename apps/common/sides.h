@@ -57,7 +57,7 @@ class ServerProcess {
   ServerProcess() = default;
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
-  ~ServerProcess() { stop(); }
+  ~ServerProcess() { static_cast<void>(stop()); }
 
   /// Starts the server, and returns when clients can reach it. Returns false if it did not start; one of the two
   /// processes has then printed a sentence. `words` are the program and its flags; the last value of a repeated flag
@@ -71,8 +71,9 @@ class ServerProcess {
   /// True until the process ends by itself.
   bool is_running();
 
-  /// Asks the process to end, and kills it after 20 seconds.
-  void stop();
+  /// Asks the process to end, and kills it after 20 seconds. Returns a sentence if it has failed, or an empty text;
+  /// also if it has ended by itself before. An interruption of both processes is no failure.
+  [[nodiscard]] std::string stop();
   /// Kills the process.
   void kill();
 
@@ -80,6 +81,7 @@ class ServerProcess {
   bool read_uri(int fd);
 
   pid_t pid_ = -1;
+  int status_ = 0;  ///< wait status of the process, after its end
   std::string uri_;
 };
 

@@ -266,7 +266,9 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
   Load load(load_options);
   load.run(**nexus, cpus);
   if (const int failure = load.explain_failure(); failure != 0) return failure;
-  server_process.stop();
+  if (const std::string problem = server_process.stop(); !problem.empty()) {
+    return programs::fail("%s", problem.c_str());
+  }
   if (const int failure = end_server(server); failure != 0) return failure;
   programs::print(report_of(load.clients()));
   return 0;

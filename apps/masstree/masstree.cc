@@ -206,7 +206,9 @@ class ClientSide {
         if (!run_phase(one.phase, part)) return false;
       }
     }
-    return run_phase(Phase::kReadingBack, {});
+    if (!run_phase(Phase::kReadingBack, {})) return false;
+    threads_.stop();  // before the server, whose end they would take for a failure
+    return true;
   }
   const std::string& problem() const { return problem_; }
   const ordered::About& about() const { return about_; }
@@ -389,7 +391,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     programs::fail("interrupted before everything was read back");
     return programs::kInterruptedExit;
   }
-  if (const std::string problem = has_server ? server.problem() : ""; !problem.empty()) {
+  if (const std::string problem = has_server ? server.problem() : server_process.stop(); !problem.empty()) {
     return programs::fail("%s", problem.c_str());
   }
   print(client, has_server ? &server : nullptr);

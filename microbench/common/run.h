@@ -307,7 +307,7 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
   std::optional<Report> report = run_client(run, *client_nexus, server);
   run.end();
   if (!report) return run.explain_failure();
-  server_process.stop();
+  if (const std::string problem = server_process.stop(); !problem.empty()) return fail("%s", problem.c_str());
   const std::optional<double> placement_after = placement();
   if (placement_before && placement_after) report->placement_ns = std::minmax(*placement_before, *placement_after);
   print(*report);
