@@ -171,9 +171,12 @@ void announce_server(const std::string& uri) {
                  uri.c_str());
     return;
   }
+  // Once more: the kernel forgets it when a process executes a program with file capabilities (setcap). If the parent
+  // has ended before, the pipe has no reader.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string line = uri + "\n";
   if (write(FLAGS_ready_fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    fail("cannot write the address of this server: %s", std::strerror(errno));
+    _exit(fail("cannot write the address of this server: %s", std::strerror(errno)));
   }
   close(FLAGS_ready_fd);
 }

@@ -85,7 +85,7 @@ class ServerProcess {
   std::string uri_;
 };
 
-/// Reports to the parent process that a server can now be reached at `uri`.
+/// Reports to the parent process that a server can now be reached at `uri`. Ends this process if the parent has ended.
 void announce_server(const std::string& uri);
 
 }  // namespace programs
