@@ -10,9 +10,11 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 #include "flags.h"
 
@@ -21,6 +23,24 @@ namespace programs {
 namespace {
 
 constexpr int kNotExecuted = 127;  // exit code, as in shells
+
+std::atomic<int64_t> first_interrupt_ns{0};  // CLOCK_MONOTONIC; 0: none yet
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+
+/// Signal handler. timeout(1) sends its signal twice within microseconds, to the program and to its process group: this
+/// is one interruption, not the impatience that a later signal shows.
+void on_interrupt(int number) {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  int64_t first_ns = 0;
+  if (first_interrupt_ns.compare_exchange_strong(first_ns, now_ns)) {
+    interrupted.store(true, std::memory_order_relaxed);
+  } else if (now_ns - first_ns > 1'000'000'000 && FLAGS_ready_fd < 0) {
+    signal(number, SIG_DFL);
+    raise(number);
+  }
+}
 
 /// Why a process with this wait status has failed, or an empty text.
 std::string problem_of(int status) {
@@ -35,10 +55,8 @@ std::string problem_of(int status) {
 }  // namespace
 
 void catch_interrupts() {
-  static_assert(std::atomic<bool>::is_always_lock_free);
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupted.store(true, std::memory_order_relaxed); };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

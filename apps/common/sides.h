@@ -19,7 +19,8 @@ inline std::atomic<bool> interrupted{false};  ///< SIGINT or SIGTERM has arrived
 /// Exit code of a program that was interrupted before it finished, by the convention of shells.
 inline constexpr int kInterruptedExit = 128 + SIGINT;
 
-/// After this call SIGINT and SIGTERM only set `interrupted`. A second signal ends the process at once.
+/// After this call SIGINT and SIGTERM only set `interrupted`. A signal that comes more than a second after the first
+/// one ends the process at once, unless it is a server process: its parent process ends it.
 void catch_interrupts();
 
 /// The CPUs that the sides are pinned to, in order: --cpus, or by default the CPUs that this process may use. Empty if

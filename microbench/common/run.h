@@ -117,11 +117,12 @@ class Run {
     changed_.wait(lock, [this] { return is_over_ && left_ == endpoints_.size(); });
   }
 
-  /// Only the first error counts. An error after the end is ignored. Any thread.
+  /// Only the first error counts. An error after the end is ignored. One after an interruption is not explained,
+  /// because the interruption has often ended the other side. Any thread.
   void fail(const std::string& what, tern::Status status) {
     std::lock_guard lock(mutex_);
     if (is_over_ || !error_.empty()) return;
-    error_ = what + ": " + std::string(status.message());
+    if (!interrupted) error_ = what + ": " + std::string(status.message());
     has_failed_.store(true, std::memory_order_release);
   }
   /// The server has finished its work without an error. Any thread of a server.
@@ -173,7 +174,7 @@ class Run {
 
   /// Prints the error message of a failed run, and returns the exit code. Must be called after end(). Main thread.
   int explain_failure() {
-    if (has_failed()) return programs::fail("%s", error_.c_str());
+    if (!error_.empty()) return programs::fail("%s", error_.c_str());
     programs::fail("interrupted before the measurement was complete");
     return kInterruptedExit;
   }

@@ -1,4 +1,4 @@
-// The end of a server process. The server is this program, in which each
+// The two sides of a program: interruptions, and the end of a server process. The server is this program, in which each
 // value of --ends is a way to end.
 
 #include <gflags/gflags.h>
@@ -55,6 +55,15 @@ std::string output_of_early(const std::string& ends) {
   return testing::internal::GetCapturedStderr();
 }
 
+/// Ends the process.
+void be_interrupted_twice(std::chrono::milliseconds apart) {
+  programs::catch_interrupts();
+  raise(SIGTERM);
+  std::this_thread::sleep_for(apart);
+  raise(SIGTERM);
+  _exit(programs::interrupted ? 7 : 0);
+}
+
 }  // namespace
 
 TEST(ServerProcess, well_ended_server_is_no_problem) { EXPECT_EQ(problem_of("well"), ""); }
@@ -93,6 +102,21 @@ TEST(ServerProcess, early_end_is_explained_once) {
   EXPECT_THAT(output_of_early("early_without_a_word"),
               EndsWith(": the server process ended with exit code 3 before it was ready\n"));
   EXPECT_EQ(output_of_early("early_with_a_reason"), "sides_test: the reason\n");
+}
+
+TEST(InterruptDeathTest, two_signals_at_once_are_one_interruption) {
+  EXPECT_EXIT(be_interrupted_twice({}), testing::ExitedWithCode(7), "");
+}
+
+TEST(InterruptDeathTest, later_signal_ends_the_process) {
+  EXPECT_EXIT(be_interrupted_twice(std::chrono::milliseconds(1100)), testing::KilledBySignal(SIGTERM), "");
+}
+
+/// The parent process ends a server process, and may ask it to end long after both were interrupted.
+TEST(InterruptDeathTest, server_process_survives_later_signals) {
+  FLAGS_ready_fd = 0;
+  EXPECT_EXIT(be_interrupted_twice(std::chrono::milliseconds(1100)), testing::ExitedWithCode(7), "");
+  FLAGS_ready_fd = -1;
 }
 
 int main(int argc, char** argv) {
