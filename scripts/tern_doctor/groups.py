@@ -2,6 +2,7 @@
 It is in this package because an installation has no other; scripts/bench, compare and paper use it, too.
 """
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import threading
 
 PATIENCE_SECONDS = 5
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)  # now, because the new process must not load anything
 _held = None  # the signals that have arrived within signals_held(); None outside
 
 
@@ -45,7 +48,19 @@ def signals_held():
             _raise(arrived[0])
 
 
+def _ends_with(parent):
+    """For `preexec_fn`: the process gets SIGTERM when the thread that has started it ends, as by SIGKILL of the script."""
+    def run():
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it has ended before
+            os._exit(1)
+    return run
+
+
 def start(words, **options):
+    """Starts a process in a group of its own. It ends with the calling thread, which must outlive it; with the option
+    preexec_fn=None it may outlive a script that is killed, but starts sooner."""
+    options.setdefault('preexec_fn', _ends_with(os.getpid()))
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
 
