@@ -236,10 +236,13 @@ class ServerProcess {
     char part[4096];
     for (ssize_t got; (got = read(ends[0], part, sizeof part)) > 0;) address_.append(part, static_cast<size_t>(got));
     close(ends[0]);
-    if (address_.empty()) {
-      stop();
-      _exit(1);  // it has said why
-    }
+    if (address_.empty()) explain_end();
+    server_ = pid_;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { check(); };
+    action.sa_flags = SA_RESTART | SA_NOCLDSTOP;
+    sigaction(SIGCHLD, &action, nullptr);
+    check();  // it may have ended before
   }
   ~ServerProcess() { stop(); }
   ServerProcess(const ServerProcess&) = delete;
@@ -248,6 +251,7 @@ class ServerProcess {
   const std::string& address() const { return address_; }
   void stop() {
     if (pid_ > 0) {
+      signal(SIGCHLD, SIG_DFL);
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
@@ -255,6 +259,23 @@ class ServerProcess {
   }
 
  private:
+  /// Ends this process if the server has ended, because some libraries wait for a dead peer for ever. Signal handler.
+  static void check() {
+    if (waitpid(server_, nullptr, WNOHANG) == 0) return;  // a signal of another process, which the library has started
+    constexpr std::string_view kSentence = "the server process has ended\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kSentence.data(), kSentence.size());
+    _exit(1);
+  }
+  /// The server has ended before it was ready.
+  [[noreturn]] void explain_end() {
+    int status = 0;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, &status, 0);
+    if (WIFSIGNALED(status)) die("the server process ended by signal %d before it was ready", WTERMSIG(status));
+    _exit(1);  // it has said why
+  }
+
+  inline static pid_t server_ = 0;  ///< for check()
   pid_t pid_ = 0;
   std::string address_;
 };

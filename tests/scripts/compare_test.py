@@ -304,6 +304,20 @@ class Peers(unittest.TestCase):
         self.assertIn('python3', packages_of('programs'))  # runs scripts/compare
 
 
+def serving_child_of(process):
+    """The child process, once its CPU time shows that it serves. It spins meanwhile."""
+    while process.poll() is None:
+        with open(f'/proc/{process.pid}/task/{process.pid}/children', encoding='utf-8') as file:
+            children = file.read().split()
+        for child in children:
+            with contextlib.suppress(FileNotFoundError), open(f'/proc/{child}/stat', encoding='utf-8') as file:
+                ticks = file.read().rpartition(')')[2].split()[11:13]
+                if sum(map(int, ticks)) > 0.3 * os.sysconf('SC_CLK_TCK'):
+                    return int(child)
+        time.sleep(0.01)
+    raise AssertionError(f'it has ended: {process.communicate()}')
+
+
 @unittest.skipUnless(BUILD, 'TERN_BUILD_DIR names no build directory')
 class Built(unittest.TestCase):
     """The programs that are built. Of their figures only that there are some."""
@@ -343,6 +357,19 @@ class Built(unittest.TestCase):
         before = left_behind()
         self.assertEqual(self.run_peer(peer, '--transport=shm').returncode, 0)
         self.assertLessEqual(left_behind(), before)
+
+    def test_a_peer_ends_with_its_server(self):
+        for peer in self.built():
+            words = [self.program(peer), f'--transport={peer.shm}', f'--wait={peer.quiet}', '--seconds=1000']
+            with self.subTest(peer=peer.name), \
+                 subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                try:
+                    os.kill(serving_child_of(process), signal.SIGKILL)
+                    out, errors = process.communicate(timeout=60)
+                finally:
+                    process.kill()
+                self.assertEqual((process.returncode, out), (1, ''))
+                self.assertRegex(errors, r'\A[^\n]+\n')
 
     def test_odd_sizes(self):
         first = compare.PEERS[0]
