@@ -32,6 +32,8 @@ struct TaskGate {
   size_t left = 0;    ///< number of tasks that have not ended
   /// Whether the end of a task counts, by the address of its T. Null: every end counts.
   bool (*counts)(const TaskGate* gate, const void* value) = nullptr;
+  /// Whether the waiting coroutine takes the results from the tasks' coroutines, so that it needs no Tasks.
+  bool owns_results = false;
 
   bool is_over() const { return wanted == 0 || wanted > left; }
   void note_end(const void* value) {
@@ -49,30 +51,32 @@ struct TaskGate {
 template <class T>
 struct TaskPromiseBase;
 
-/// At its end, a task without an owner frees its frame. The frame of an owned task stays, and the waiting coroutine
-/// continues.
+/// At its end, a task that has neither an owner nor a waiting coroutine frees its frame. Otherwise the frame stays, and
+/// the waiting coroutine continues.
 template <class Promise>
 struct TaskEnd {
-  const bool is_detached;
-  bool await_ready() const noexcept { return is_detached; }
+  const bool is_alone;
+  bool await_ready() const noexcept { return is_alone; }
   std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> task) const noexcept {
     Promise& promise = task.promise();
-    if (promise.gate == nullptr) return std::noop_coroutine();
-    return std::exchange(promise.gate, nullptr)->on_end(promise.value_address());
+    TaskGate* const gate = promise.gate;
+    if (gate == nullptr) return std::noop_coroutine();
+    if (!gate->owns_results) promise.gate = nullptr;
+    return gate->on_end(promise.value_address());
   }
   void await_resume() const noexcept {}
 };
 
 template <class T>
 struct TaskPromise {
-  TaskGate* gate = nullptr;  ///< null: no coroutine waits
+  TaskGate* gate = nullptr;  ///< null: no coroutine waits, or will take the result
   bool is_detached = false;
   std::optional<T> value;
 
   Task<T> get_return_object() noexcept;
   static Task<T> get_return_object_on_allocation_failure() noexcept;
   std::suspend_never initial_suspend() noexcept { return {}; }
-  TaskEnd<TaskPromise> final_suspend() noexcept { return {is_detached}; }
+  TaskEnd<TaskPromise> final_suspend() noexcept { return {is_detached && gate == nullptr}; }
   template <class U>
   requires std::is_constructible_v<T, U&&>
   void return_value(U&& result) { value.emplace(std::forward<U>(result)); }
@@ -88,7 +92,7 @@ struct TaskPromise<void> {
   inline Task<void> get_return_object() noexcept;
   static inline Task<void> get_return_object_on_allocation_failure() noexcept;
   std::suspend_never initial_suspend() noexcept { return {}; }
-  TaskEnd<TaskPromise> final_suspend() noexcept { return {is_detached}; }
+  TaskEnd<TaskPromise> final_suspend() noexcept { return {is_detached && gate == nullptr}; }
   void return_void() noexcept {}
   [[noreturn]] void unhandled_exception() noexcept { std::terminate(); }
   const void* value_address() const noexcept { return nullptr; }
@@ -110,12 +114,53 @@ struct TaskResultOf<void> {
 template <class T>
 using TaskResult = typename detail::TaskResultOf<T>::type;
 
+namespace detail {
+
+/// A task's coroutine, or none.
+template <class T>
+struct TaskRef {
+  std::coroutine_handle<TaskPromise<T>> coroutine = nullptr;
+
+  bool is_done() const { return !coroutine || coroutine.done(); }
+  const void* value_address() const { return coroutine ? coroutine.promise().value_address() : nullptr; }
+  TaskGate*& gate() const { return coroutine.promise().gate; }  ///< only with a coroutine
+  /// Task::take().
+  TaskResult<T> take() const {
+    if (!coroutine) return Status(Code::kNoMemory, "no memory for the frame of a task");
+    if constexpr (std::is_void_v<T>) {
+      return Status();
+    } else {
+      return std::move(*coroutine.promise().value);
+    }
+  }
+  /// The same for a gate that owns the results. Frees the frame of a task whose Task was destroyed meanwhile.
+  TaskResult<T> take_last() const {
+    TaskResult<T> result = take();
+    if (coroutine) {
+      gate() = nullptr;
+      if (coroutine.promise().is_detached) coroutine.destroy();
+    }
+    return result;
+  }
+  /// Task::~Task().
+  void detach() const {
+    if (!coroutine) return;
+    const bool is_awaited = gate() != nullptr && gate()->owns_results;
+    if (coroutine.done() && !is_awaited) return coroutine.destroy();
+    coroutine.promise().is_detached = true;
+    if (!is_awaited) gate() = nullptr;
+  }
+};
+
+}  // namespace detail
+
 /// A coroutine for which another coroutine may wait: `co_await task`, when_all(), quorum(). Like Detached it runs at
 /// once up to its first co_await that suspends it. It allocates only its frame. One coroutine at a time may wait for
 /// it.
 ///
-/// A Task may be destroyed at any time: a coroutine that has not ended continues, and frees its frame at its end. Code
-/// outside of coroutines may call is_done(). An exception that leaves the coroutine ends the process.
+/// A Task may be moved and destroyed at any time: a coroutine that has not ended continues, and frees its frame at its
+/// end, or when the coroutine that waits for it has the result. Code outside of coroutines may call is_done(). An
+/// exception that leaves the coroutine ends the process.
 template <class T>
 class [[nodiscard]] Task {
  public:
@@ -124,50 +169,31 @@ class [[nodiscard]] Task {
 
   Task() = default;  ///< no coroutine: is_done(), with kNoMemory
   /// `other` has no coroutine afterwards.
-  Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+  Task(Task&& other) noexcept : ref_(std::exchange(other.ref_, {})) {}
   /// Releases its own coroutine, as the destructor does. `other` has no coroutine afterwards.
   Task& operator=(Task&& other) noexcept {
     if (this != &other) {
-      reset();
-      coroutine_ = std::exchange(other.coroutine_, nullptr);
+      ref_.detach();
+      ref_ = std::exchange(other.ref_, {});
     }
     return *this;
   }
-  ~Task() { reset(); }
+  ~Task() { ref_.detach(); }
 
   /// True if the coroutine has ended, or never began.
-  bool is_done() const { return !coroutine_ || coroutine_.done(); }
+  bool is_done() const { return ref_.is_done(); }
   /// Moves the result out. Only when is_done(), and once.
-  TaskResult<T> take() {
-    if (!coroutine_) return Status(Code::kNoMemory, "no memory for the frame of a task");
-    if constexpr (std::is_void_v<T>) {
-      return Status();
-    } else {
-      return std::move(*coroutine_.promise().value);
-    }
-  }
+  TaskResult<T> take() { return ref_.take(); }
   /// Waits for the end. Gives take().
   auto operator co_await();
 
-  detail::TaskGate* gate() const { return coroutine_.promise().gate; }               ///< for the library: !is_done()
-  void set_gate(detail::TaskGate* gate) const { coroutine_.promise().gate = gate; }  ///< for the library: !is_done()
-  /// For the library: of an ended coroutine, the address of its T. Null: it never began, or T is void.
-  const void* value_address() const { return coroutine_ ? coroutine_.promise().value_address() : nullptr; }
+  detail::TaskRef<T> ref() const { return ref_; }  ///< for the library
 
  private:
   friend promise_type;
-  explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
-  void reset() {
-    if (!coroutine_) return;
-    if (coroutine_.done()) {
-      coroutine_.destroy();
-    } else {
-      coroutine_.promise().is_detached = true;
-    }
-    coroutine_ = nullptr;
-  }
+  explicit Task(std::coroutine_handle<promise_type> coroutine) : ref_{coroutine} {}
 
-  std::coroutine_handle<promise_type> coroutine_;
+  detail::TaskRef<T> ref_;
 };
 
 namespace detail {
@@ -187,56 +213,58 @@ inline Task<void> TaskPromise<void>::get_return_object_on_allocation_failure() n
 
 /// Reports the task's end to the gate.
 template <class T>
-void watch(TaskGate& gate, const Task<T>& task) {
-  if (task.is_done()) return gate.note_end(task.value_address());
-  if (task.gate() != nullptr) [[unlikely]]
+void watch(TaskGate& gate, const TaskRef<T>& task) {
+  if (task.coroutine && task.gate() != nullptr) [[unlikely]]
     task_has_a_waiter();
-  task.set_gate(&gate);
+  if (task.coroutine && (gate.owns_results || !task.is_done())) task.gate() = &gate;
+  if (task.is_done()) gate.note_end(task.value_address());
 }
 template <class T>
-void forget(const Task<T>& task) {
-  if (!task.is_done()) task.set_gate(nullptr);
+void forget(const TaskRef<T>& task) {
+  if (!task.is_done()) task.gate() = nullptr;
 }
 
 /// Waits for one task.
 template <class T>
 struct TaskAwaitable {
-  Task<T>& task;
+  TaskRef<T> task;
   TaskGate gate = {};
 
   bool await_ready() const noexcept { return task.is_done(); }
   void await_suspend(std::coroutine_handle<> coroutine) noexcept {
     gate.waiting = coroutine;
     gate.wanted = gate.left = 1;
+    gate.owns_results = true;
     watch(gate, task);
   }
-  TaskResult<T> await_resume() { return task.take(); }
+  TaskResult<T> await_resume() { return task.take_last(); }
 };
 
 /// Waits for all tasks.
 template <class... Ts>
 class AllOf {
  public:
-  explicit AllOf(Task<Ts>&... tasks) : tasks_(tasks...) {}
+  explicit AllOf(Task<Ts>&... tasks) : tasks_(tasks.ref()...) {}
   bool await_ready() noexcept {
+    gate_.owns_results = true;
     gate_.wanted = gate_.left = sizeof...(Ts);
     std::apply([this](auto&... task) { (watch(gate_, task), ...); }, tasks_);
     return gate_.is_over();
   }
   void await_suspend(std::coroutine_handle<> coroutine) noexcept { gate_.waiting = coroutine; }
   std::tuple<TaskResult<Ts>...> await_resume() {
-    return std::apply([](auto&... task) { return std::tuple<TaskResult<Ts>...>(task.take()...); }, tasks_);
+    return std::apply([](auto&... task) { return std::tuple<TaskResult<Ts>...>(task.take_last()...); }, tasks_);
   }
 
  private:
-  std::tuple<Task<Ts>&...> tasks_;
+  std::tuple<TaskRef<Ts>...> tasks_;
   TaskGate gate_;
 };
 
 template <class Tasks>
 concept TaskRange = requires(Tasks& tasks) {
   { tasks.begin()->is_done() } -> std::same_as<bool>;
-  tasks.begin()->gate();
+  tasks.begin()->ref();
   tasks.end();
   tasks.size();
 };
@@ -253,7 +281,7 @@ class QuorumOf : TaskGate {
   bool await_ready() {
     left = tasks_.size();
     if constexpr (!std::is_same_v<Counts, std::nullptr_t>) counts = &ends_well;
-    for (auto& task : tasks_) watch(*this, task);
+    for (auto& task : tasks_) watch(*this, task.ref());
     if (!is_over()) return false;
     forget_all();
     return true;
@@ -275,7 +303,7 @@ class QuorumOf : TaskGate {
   }
   /// The tasks that have not ended go on without a gate.
   void forget_all() {
-    for (auto& task : tasks_) forget(task);
+    for (auto& task : tasks_) forget(task.ref());
   }
 
   Tasks& tasks_;
@@ -300,11 +328,11 @@ struct EndsWell {
 
 template <class T>
 auto Task<T>::operator co_await() {
-  return detail::TaskAwaitable<T>{*this};
+  return detail::TaskAwaitable<T>{ref_};
 }
 
 /// Waits until all of these have ended: `auto [a, b] = co_await when_all(first, second)`. The result is a std::tuple of
-/// the results of each Task::take(). The tasks must live until then.
+/// the results of each Task::take().
 template <class... Ts>
 [[nodiscard]] detail::AllOf<Ts...> when_all(Task<Ts>&... tasks) {
   return detail::AllOf<Ts...>(tasks...);

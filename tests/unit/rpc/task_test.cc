@@ -277,5 +277,66 @@ TEST(TaskDeathTest, two_coroutines_wait_for_one_task) {
       "two coroutines wait for one task");
 }
 
+Task<> end_after(Event& event) { co_await event; }
+
+TEST(Task, destroyed_while_a_coroutine_waits_still_gives_its_result) {
+  Event event;
+  auto task = std::make_unique<Task<std::unique_ptr<int>>>(owner_after(event, std::make_shared<int>(5)));
+  int result = 0;
+  [](Task<std::unique_ptr<int>>& waited_for, int& out) -> Detached { out = **co_await waited_for; }(*task, result);
+  task.reset();
+  event.set();
+  EXPECT_EQ(result, 5);
+}
+
+TEST(Task, moved_while_a_coroutine_waits_still_gives_its_result) {
+  Event event;
+  Task<int> task = number_after(event, 5);
+  int result = 0;
+  [](Task<int>& waited_for, int& out) -> Detached { out = (co_await waited_for).value(); }(task, result);
+  const Task<int> moved = std::move(task);
+  event.set();
+  EXPECT_EQ(result, 5);
+  EXPECT_TRUE(moved.is_done());
+}
+
+/// One of the tasks is destroyed before its end, one after it, and one had ended before the wait.
+TEST(Task, when_all_gives_the_results_of_destroyed_tasks) {
+  Event first;
+  Event second;
+  Event third;
+  second.set();
+  auto early = std::make_unique<Task<int>>(number_after(first, 1));
+  auto done = std::make_unique<Task<int>>(number_after(second, 2));
+  auto late = std::make_unique<Task<>>(end_after(third));
+  int sum = 0;
+  [](Task<int>& a, Task<int>& b, Task<>& c, int& out) -> Detached {
+    const auto [x, y, z] = co_await when_all(a, b, c);
+    out = z.ok() ? *x + *y : 0;
+  }(*early, *done, *late, sum);
+  done.reset();
+  first.set();
+  early.reset();
+  late.reset();
+  EXPECT_EQ(sum, 0);
+  third.set();
+  EXPECT_EQ(sum, 3);
+}
+
+/// The container must not change while a coroutine waits. If it does, nothing that is gone is touched.
+TEST(Task, task_that_leaves_the_container_of_a_quorum_frees_itself) {
+  Event first;
+  Event second;
+  std::vector<Task<int>> tasks;
+  tasks.push_back(number_after(first, 1));
+  tasks.push_back(number_after(second, 2));
+  bool has_quorum = false;
+  [](std::vector<Task<int>>& of, bool& out) -> Detached { out = co_await quorum(of, 1); }(tasks, has_quorum);
+  tasks.pop_back();
+  first.set();
+  EXPECT_TRUE(has_quorum);
+  second.set();
+}
+
 }  // namespace
 }  // namespace tern
