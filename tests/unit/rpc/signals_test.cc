@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <thread>
 #include <vector>
@@ -71,9 +73,37 @@ TEST(SignalsDeathTest, second_signal_ends_the_process) {
         world.make();
         const auto stop = stop_on_signals(*world.client);
         raise(SIGINT);
+        raise(SIGTERM);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1100));
         raise(SIGINT);
       },
       testing::KilledBySignal(SIGINT), "");
+}
+
+/// timeout(1) sends each signal to the process and to its group.
+TEST(Signals, the_same_signal_twice_at_a_time_only_stops) {
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make());
+  const SignalStop stop = stop_on_signals(*world.client).value();
+  for (int i = 0; i < 2; i++) EXPECT_EQ(raise(SIGTERM), 0);
+  EXPECT_TRUE(world.client->run_event_loop().ok());
+}
+
+/// Each signal either stops the endpoint or reaches the program's own handler. It never takes its default action.
+TEST(Signals, none_ends_a_program_that_has_a_handler_before_and_after) {
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make());
+  const auto before = std::signal(SIGTERM, count_other);
+  std::atomic<bool> is_over{false};
+  std::thread sender([&, receiver = pthread_self()] {
+    while (!is_over) pthread_kill(receiver, SIGTERM);
+  });
+  for (int i = 0; i < 5000; i++) {
+    const auto stop = stop_on_signals(*world.client).value();
+  }
+  is_over = true;
+  sender.join();
+  std::signal(SIGTERM, before);
 }
 
 }  // namespace
