@@ -107,7 +107,8 @@ struct RpcOptions {
   /// time. If the client requests the rest of it later, its call ends with kNoMemory. A single response may be larger
   /// than this. Raise it if many clients fetch large responses at a time.
   size_t response_budget_bytes = 256u << 20;
-  /// Calls of one session that may wait for a free slot. enqueue_request() refuses further ones (kQueueFull).
+  /// Calls of one session that may wait for a free slot, at least 1. enqueue_request() refuses further ones
+  /// (kQueueFull).
   uint32_t queue_limit = 4096;
   /// Server sessions that this endpoint accepts. Further clients get kQueueFull.
   uint32_t server_sessions_max = 1u << 20;
@@ -171,7 +172,8 @@ struct SessionOptions {
   /// It is reset after the session was open for reconnect_pause_max. The real pause is shorter by a random part of up
   /// to one half, so that clients do not all connect at the same time.
   Duration reconnect_pause = std::chrono::milliseconds(10);
-  Duration reconnect_pause_max = std::chrono::seconds(1);  ///< with reconnect: the longest pause
+  /// With reconnect: the longest pause, at least 1 ms; reconnect_pause, if that is longer.
+  Duration reconnect_pause_max = std::chrono::seconds(1);
 };
 
 /// An accepted call, for cancel().
@@ -179,10 +181,14 @@ struct CallId {
   uint64_t value = 0;  ///< no call has 0
 };
 
-/// A timer of after(), for cancel_timer().
+/// A timer of after(), for cancel_timer() of the same endpoint.
 struct TimerId {
   uint64_t value = 0;  ///< no timer has 0
 };
+
+namespace detail {
+inline constexpr Status kNullFunction(Code::kMisuse, "the function is null: give one that can be called");
+}
 
 /// An endpoint over any transport.
 ///
@@ -190,7 +196,7 @@ struct TimerId {
 /// then it is the thread that made the endpoint. Calls from other threads return kWrongThread
 /// (session_info(): kEnded). Handlers, continuations, timers, posted functions and the listener for session
 /// events run in the owner's event loop. They may call all members, but must not run the loop. An exception that leaves
-/// one of them ends the process.
+/// one of them ends the process. A null pointer or an empty std::function in place of one is refused (kMisuse).
 class Endpoint {
  public:
   Endpoint(const Endpoint&) = delete;
@@ -201,6 +207,8 @@ class Endpoint {
   /// captures of any size, and is destroyed with the endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
+    if (detail::is_null(handler)) [[unlikely]]
+      return detail::kNullFunction;
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
@@ -225,6 +233,8 @@ class Endpoint {
   /// have requests of it, which are cancelled.
   template <class F>
   requires std::invocable<F&, const SessionEvent&> Status on_session_event(F listener) {
+    if (detail::is_null(listener)) [[unlikely]]
+      return detail::kNullFunction;
     return add_listener(std::unique_ptr<Listener>(new (std::nothrow) OwnedListener<F>(std::move(listener))));
   }
 
@@ -261,13 +271,15 @@ class Endpoint {
   /// `response` has no effect, so that a buffer can be reused without resize(). A longer response ends the call with
   /// kTooLarge. `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back.
   /// If the call is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has
-  /// ended), kMisuse (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread. With
+  /// ended), kMisuse (empty MsgBuf, or of another endpoint; null `then`), kNoMemory, kQueueFull, kWrongThread. With
   /// CallOptions::refusal_runs_then, `then` runs at once instead, in the caller's thread, and the result is CallId{},
   /// which names no call.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
                                                                           CallOptions options = {}) {
+    if (detail::is_null(then)) [[unlikely]]
+      return detail::kNullFunction;
     const Started started = start_call(session, type, request.buffer(), response.buffer(), options.deadline);
     if (started.continuation == nullptr) [[unlikely]] {
       if (!options.refusal_runs_then) return refusal();
@@ -284,6 +296,8 @@ class Endpoint {
   template <class F>
   requires std::invocable<F&, Completion&> && Small<detail::WithShared<F>> Result<CallId> enqueue_request(
       Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response, F then, CallOptions options = {}) {
+    if (detail::is_null(then)) [[unlikely]]
+      return detail::kNullFunction;
     const Started started = start_call(session, type, request.buffer(), response.buffer(), options.deadline);
     if (started.continuation == nullptr) [[unlikely]] {
       if (!options.refusal_runs_then) return refusal();
@@ -335,16 +349,22 @@ class Endpoint {
   /// kNoMemory: the system has no memory, or 2^24 timers wait. kSessionReset: the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Result<TimerId> after(Duration delay, F then) {
+    if (detail::is_null(then)) [[unlikely]]
+      return detail::kNullFunction;
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
   /// Ends a timer early: destroys its function within this call, without a run. The timer may be due in this iteration,
   /// or be of a closed endpoint. Does not allocate. kMisuse, without effect: the timer has run, runs now, or was
-  /// cancelled, or no timer has this id. An id is never used for another timer.
+  /// cancelled, or no timer has this id. An endpoint never uses an id for another timer.
   TERN_API Status cancel_timer(TimerId timer);
   /// Runs `then()` in the owner's loop soon. Any thread. If the endpoint ends first, `then` is destroyed without a run.
   /// kQueueFull: 65536 functions wait. kNoMemory. kSessionReset: the endpoint is closed.
   template <Small F>
-  requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
+  requires std::invocable<F&> Status post(F then) {
+    if (detail::is_null(then)) [[unlikely]]
+      return detail::kNullFunction;
+    return add_post(detail::InlineFunction<>(std::move(then)));
+  }
   /// Makes run_event_loop() return after its present iteration. If the loop does not run, its next call returns after
   /// its first iteration. Any thread, and signal handlers.
   TERN_API void stop();

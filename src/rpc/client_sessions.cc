@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/slab.h"
 #include "base/try.h"
+#include "rpc/check_options.h"
 #include "rpc/handshake.h"
 #include "rpc/names.h"
 #include "wire/credits.h"
@@ -57,9 +58,7 @@ Status ClientSessions::find_nexus(std::string_view uri, Opening& opening) {
 
 Result<Session> ClientSessions::create(std::string_view uri, const SessionOptions& options) {
   if (context_.is_closing) return Status(Code::kSessionReset, "the endpoint is closing");
-  if (options.window < 1 || options.window > wire::kSlotsMax) {
-    return Status(Code::kMisuse, "SessionOptions::window must be 1 to 64");
-  }
+  if (const Status status = check(options); !status.ok()) return status;
   auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
   Status status = kNoMemory;
   const bool is_parsed = opening != nullptr && base::try_grow([&] { status = find_nexus(uri, *opening); });

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "rpc/check_options.h"
 #include "rpc/fast_path.h"
 #include "wire/credits.h"
 
@@ -39,9 +40,7 @@ EndpointCore::~EndpointCore() {
 }
 
 Status EndpointCore::start() {
-  if (context_.options.credit_limit > RpcOptions::kCreditLimitMax) {
-    return {Code::kMisuse, "RpcOptions::credit_limit must be 0 to 2048"};
-  }
+  if (const Status status = check(context_.options); !status.ok()) return status;
   const TransportPort& transport = context_.transport;
   path_buffer_ = context_.arena.alloc(std::max(transport.payload_bytes_max(), transport.large_payload_bytes()));
   if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};

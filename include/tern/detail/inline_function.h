@@ -16,6 +16,16 @@ concept Small = sizeof(std::decay_t<F>) <= 48 && alignof(std::decay_t<F>) <= 16;
 
 namespace detail {
 
+/// True for a null pointer to a function and for an empty std::function. It costs lambdas nothing.
+template <class F>
+constexpr bool is_null(const F& function) {
+  if constexpr (!std::is_empty_v<F> && requires { function == nullptr; }) {
+    return static_cast<bool>(function == nullptr);
+  } else {
+    return false;
+  }
+}
+
 /// Callable exactly once: `run` invokes the function and destroys it; `drop` only destroys it.
 template <class... Args>
 class InlineFunction {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -102,7 +103,50 @@ TYPED_TEST(Api, create__options_out_of_range_are_misuse) {
   EXPECT_TRUE(Rpc<TypeParam>::create(**nexus, at_end<typename TypeParam::Options>(0), small_memory()).ok());
 }
 
+TYPED_TEST(Api, create__options_of_the_endpoint_out_of_range_are_misuse) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  for (const RpcOptions& bad :
+       {RpcOptions{.endpoint_id = 7, .queue_limit = 0},
+        RpcOptions{.endpoint_id = 7, .credit_limit = RpcOptions::kCreditLimitMax + 1},
+        RpcOptions{.endpoint_id = 7, .wait = static_cast<Wait>(77)}, RpcOptions{.endpoint_id = 7, .spin = Duration(-1)},
+        RpcOptions{.endpoint_id = 7, .congestion_control = static_cast<CongestionControl>(77)},
+        RpcOptions{.endpoint_id = 7, .report_delay = seconds(-1)}}) {
+    const Status status =
+        Rpc<TypeParam>::create(*this->world.server_nexus, at_end<typename TypeParam::Options>(0), small_memory(bad))
+            .status();
+    EXPECT_EQ(status.code(), Code::kMisuse);
+    EXPECT_NE(status.message().find("RpcOptions::"), std::string_view::npos) << status.message();
+  }
+}
+
 // ---- Registration ----
+
+TYPED_TEST(Api, null_functions_are_refused) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& server = *this->world.server;
+  void (*const handler)(Request) = nullptr;
+  EXPECT_EQ(server.on_request(7, handler).code(), Code::kMisuse);
+  EXPECT_EQ(server.on_request(7, std::function<void(Request)>()).code(), Code::kMisuse);
+  EXPECT_EQ(server.on_session_event(std::function<void(const SessionEvent&)>()).code(), Code::kMisuse);
+  EXPECT_EQ(server.post(std::function<void()>()).code(), Code::kMisuse);
+  EXPECT_EQ(server.after(Duration(0), std::function<void()>()).status().code(), Code::kMisuse);
+  EXPECT_TRUE(server.on_request(7, std::function<void(Request)>(echo)).ok());
+  const Session session = this->world.open();
+  auto& client = *this->world.client;
+  MsgBuf request = client.alloc_msgbuf(8);
+  MsgBuf response = client.alloc_msgbuf(8);
+  for (const bool runs : {false, true}) {
+    EXPECT_EQ(client
+                  .enqueue_request(session, 7, std::move(request), std::move(response),
+                                   std::function<void(Completion&)>(), {.refusal_runs_then = runs})
+                  .status()
+                  .code(),
+              Code::kMisuse);
+    EXPECT_TRUE(request);
+    EXPECT_TRUE(response);
+  }
+  EXPECT_EQ(this->world.ask(session, 7, "x").response, "x");
+}
 
 TYPED_TEST(Api, on_request__wrong_arguments_are_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
@@ -203,6 +247,20 @@ TYPED_TEST(Api, create_session__wrong_arguments_are_refused_at_once) {
   for (const int window : {0, 65, 255}) {
     auto session = client.create_session(this->world.server_nexus->uri(), {.window = static_cast<uint8_t>(window)});
     EXPECT_EQ(session.status().code(), Code::kMisuse) << window;
+  }
+}
+
+TYPED_TEST(Api, create_session__options_out_of_range_are_misuse) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  const std::string uri = this->world.server_nexus->uri();
+  for (const SessionOptions& bad :
+       {SessionOptions{.connect_timeout = Duration(0)}, SessionOptions{.connect_timeout = seconds(-1)},
+        SessionOptions{.congestion_control = static_cast<CongestionControl>(77)},
+        SessionOptions{.reconnect = true, .reconnect_pause = seconds(-1)},
+        SessionOptions{.reconnect = true, .reconnect_pause_max = Duration(0)}}) {
+    const Status status = this->world.client->create_session(uri, bad).status();
+    EXPECT_EQ(status.code(), Code::kMisuse);
+    EXPECT_NE(status.message().find("SessionOptions::"), std::string_view::npos) << status.message();
   }
 }
 
