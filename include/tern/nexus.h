@@ -23,8 +23,8 @@ class NexusCore;
 
 /// For Nexus::create().
 struct NexusOptions {
-  /// The source of time, randomness, the management channel and threads. Must outlive the Nexus. Null: the operating
-  /// system.
+  /// The source of time, randomness, the management channel and threads. Must outlive the Nexus, and calls of
+  /// Request::time_left() in other threads. Null: the operating system.
   Environment* environment = nullptr;
   /// A peer that has not answered for this long is declared dead: pending calls end with kPeerUnreachable. Time in
   /// which this side's own threads did not run (a paused or busy machine) does not count. If this Nexus's endpoints do

@@ -101,7 +101,8 @@ class Request {
   /// Ends the Request: the client's continuation gets kRefused and `app_code`. Do not use the code 0, which means a
   /// refusal by the library.
   void fail(uint16_t app_code) { fail(end(), app_code); }
-  /// The time until the client's deadline; zero or less after it; Duration::max() if there is none.
+  /// The time until the client's deadline; zero or less after it, and zero if is_cancelled(); Duration::max() if there
+  /// is none.
   Duration time_left() const { return time_left(front_); }
   /// True if no client waits for the answer: it has cancelled, its deadline has passed there, or its session has ended.
   bool is_cancelled() const { return is_cancelled(front_); }

@@ -349,7 +349,7 @@ TERN_C_API tern_status tern_request_drop(tern_request *request) TERN_C_NOEXCEPT;
 /// tern_request_response() stays valid. TERN_NO_MEMORY: nothing has changed. TERN_MISUSE: the request was kept already.
 TERN_C_API tern_status tern_request_keep(tern_request *request, tern_request **kept) TERN_C_NOEXCEPT;
 /// The time until the client's deadline: zero or less after it, TERN_FOREVER if there is none, 0 if the request has
-/// ended.
+/// ended or is cancelled.
 TERN_C_API int64_t tern_request_time_left(const tern_request *request) TERN_C_NOEXCEPT;
 /// 1: no client waits for the answer, or the request has ended.
 TERN_C_API int tern_request_is_cancelled(const tern_request *request) TERN_C_NOEXCEPT;

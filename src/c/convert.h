@@ -48,7 +48,8 @@ template <class T>
 Status read_options(const T* given, size_t first_bytes, T& options) {
   options = {};
   if (given == nullptr) return {};
-  if (given->size < first_bytes) {
+  // The size of a struct is a multiple of its alignment. Another one would cut a field in two.
+  if (given->size < first_bytes || given->size % alignof(T) != 0) {
     return {Code::kMisuse,
             "options->size is not the size of the struct: set it to sizeof the struct, other fields to 0"};
   }

@@ -99,5 +99,32 @@ TEST_F(Closing, waits_for_a_client_that_still_asks) {
   EXPECT_EQ(completed_, 1);
 }
 
+/// The clock is the simulation's.
+TEST(KeptRequest, has_no_time_left_after_the_end_of_its_world) {
+  std::unique_ptr<Request> kept;
+  {
+    auto simulation = std::move(*Simulation::create(Topology::star(2)));
+    Host& host = simulation->host(0);
+    auto nexus = std::move(*Nexus::create(host.uri(), host.nexus_options()));
+    auto server = std::move(*Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false}));
+    const auto keep = [&kept](Request request) { kept = std::make_unique<Request>(std::move(request)); };
+    ASSERT_TRUE(server->on_request(kFetch, keep).ok());
+    const auto boot = [uri = host.uri()](Host& other) {
+      auto client = std::make_shared<Client>(other, uri, 100ms);
+      const auto call =
+          client->rpc->enqueue_request(client->session, kFetch, client->rpc->alloc_msgbuf(8),
+                                       client->rpc->alloc_msgbuf(8), [](Completion&) {}, {.deadline = 60s});
+      EXPECT_TRUE(call.ok());
+      return client;
+    };
+    ASSERT_TRUE(simulation->host(1).boot(boot).ok());
+    ASSERT_TRUE(server->run_event_loop(10ms).ok());
+    ASSERT_NE(kept, nullptr);
+    EXPECT_GT(kept->time_left(), 59s);
+  }
+  EXPECT_TRUE(kept->is_cancelled());
+  EXPECT_EQ(kept->time_left(), Duration(0));
+}
+
 }  // namespace
 }  // namespace tern::sim
