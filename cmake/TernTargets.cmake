@@ -4,9 +4,10 @@
 function(tern_set_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden
-                                             VISIBILITY_INLINES_HIDDEN ON)
-  # No fused multiply-add, because the simulator's traces must be the same on every machine.
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off)
+                                             VISIBILITY_INLINES_HIDDEN ON UNITY_BUILD OFF)
+  # A project that tern is a part of may be without exceptions. No fused multiply-add, because the simulator's traces must
+  # be the same on every machine.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -fexceptions -ffp-contract=off)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${target} PRIVATE -Wthread-safety)
   endif()
