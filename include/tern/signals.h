@@ -34,10 +34,10 @@ class [[nodiscard]] SignalStop {
 };
 
 /// From now on SIGINT or SIGTERM makes run_event_loop() of `endpoint` return, as Endpoint::stop() does, until the
-/// result is destroyed. Several endpoints of a process, up to 64, are all stopped. A further signal of a kind, more than a
-/// second after the first, takes its default action: it ends the process. In a forked child signals do not stop the
-/// parent's endpoints; without any of its own they end it. Any thread, but no signal handler. kQueueFull: 64 endpoints
-/// are stopped by signals already. kUnavailable: the system does not accept a signal handler.
+/// result is destroyed. Several endpoints of a process, up to 64, are all stopped. A further signal of a kind, more
+/// than a second after the first, takes its default action: it ends the process. In a forked child signals do not stop
+/// the parent's endpoints; without any of its own they end it. Any thread, but no signal handler. kQueueFull: 64
+/// endpoints are stopped by signals already. kUnavailable: the system does not accept a signal handler.
 TERN_API Result<SignalStop> stop_on_signals(Endpoint& endpoint);
 
 }  // namespace tern
