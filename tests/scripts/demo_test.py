@@ -27,10 +27,11 @@ exec "$@"
 
 
 class Demo(unittest.TestCase):
-    def run_with(self, *arguments):
-        """The output of a run, the limits of the commands that have one, and the locales of the programs."""
+    def run_with(self, *arguments, setup='', error=None):
+        """The output of a run, the limits of the commands that have one, and the locales of the programs. With `error`, the
+        run must fail and say so."""
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in (('scripts/setup', ''), ('bin/cmake', ''), ('bin/timeout', TIMEOUT),
+            for name, text in (('scripts/setup', setup), ('bin/cmake', ''), ('bin/timeout', TIMEOUT),
                                ('build/release/apps/hello', HELLO), ('build/release/microbench/latency', LATENCY),
                                ('build/release/microbench/small_rpc_rate', RATE)):
                 path = os.path.join(folder, name)
@@ -43,6 +44,10 @@ class Demo(unittest.TestCase):
                            'LC_ALL': 'de_DE.UTF-8'}
             done = subprocess.run([os.path.join(folder, 'scripts', 'demo'), *arguments], env=environment,
                                   capture_output=True, text=True, check=False, timeout=60)
+            if error:
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(error, done.stderr)
+                return None
             self.assertEqual(done.returncode, 0, done.stderr)
             notes = []
             for name in ('limits', 'locales'):
@@ -53,6 +58,13 @@ class Demo(unittest.TestCase):
     def test_table_has_the_programs_figures(self):
         output, _, _ = self.run_with()
         self.assertRegex(output, r'(?m)^shm +1\.23 +2\.50 +12\.00 +4\.500$')
+
+    def test_failed_setup_ends_the_demo_and_names_the_option(self):
+        self.run_with(setup='exit 1', error='scripts/demo --no-setup')
+
+    def test_no_setup_runs_without_setup(self):
+        output, _, _ = self.run_with('--no-setup', '1', setup='exit 1')
+        self.assertRegex(output, r'(?m)^shm +1\.23 ')
 
     def test_numbers_have_a_point_in_every_locale(self):
         self.assertEqual(set(self.run_with()[2]), {'C'})
