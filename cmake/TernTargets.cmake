@@ -74,10 +74,23 @@ function(tern_add_program name)
   add_dependencies(programs ${name})
 endfunction()
 
+# tern_read_option(NAME result): sets result to AUTO, ON or OFF, from the value of the option NAME in any spelling of these.
+function(tern_read_option name result)
+  string(TOUPPER "${${name}}" value)
+  if(value MATCHES "^([1-9][0-9]*|ON|YES|TRUE|Y)$")
+    set(value ON)
+  elseif(value MATCHES "^(0|OFF|NO|FALSE|N|)$")
+    set(value OFF)
+  elseif(NOT value STREQUAL "AUTO")
+    message(FATAL_ERROR "${name} is '${${name}}': it must be ON, OFF or AUTO")
+  endif()
+  set(${result} ${value} PARENT_SCOPE)
+endfunction()
+
 # tern_resolve_option(NAME remedy need...): sets NAME_ENABLED from ON, OFF or AUTO, and looks for the needs: packages, and
 # targets that the packages before them define.
 function(tern_resolve_option name remedy)
-  set(wanted ${${name}})
+  tern_read_option(${name} wanted)
   set(${name}_ENABLED OFF PARENT_SCOPE)
   if(wanted STREQUAL "AUTO")
     set(wanted ${TERN_IS_TOP_LEVEL})
