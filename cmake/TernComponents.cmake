@@ -220,12 +220,14 @@ function(tern_install_package)
       string(APPEND tern_left_out "set(tern_needs_${name} \"${missing}\")\n")
     endif()
   endforeach()
-  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ternConfig.cmake.in ${PROJECT_BINARY_DIR}/ternConfig.cmake
+  # In a folder where find_package does not look, because a build directory is no installed package.
+  set(folder ${PROJECT_BINARY_DIR}/generated/package)
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ternConfig.cmake.in ${folder}/ternConfig.cmake
                                 INSTALL_DESTINATION ${tern_package_dir} NO_SET_AND_CHECK_MACRO)
   # While the major version is 0, a minor version may be incompatible.
-  write_basic_package_version_file(${PROJECT_BINARY_DIR}/ternConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-  install(FILES ${PROJECT_BINARY_DIR}/ternConfig.cmake ${PROJECT_BINARY_DIR}/ternConfigVersion.cmake
-          DESTINATION ${tern_package_dir})
+  write_basic_package_version_file(${folder}/ternConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${folder}/ternConfig.cmake ${folder}/ternConfigVersion.cmake DESTINATION ${tern_package_dir})
+  file(REMOVE ${PROJECT_BINARY_DIR}/ternConfig.cmake)  # of an older build
   if(NOT BUILD_SHARED_LIBS)
     install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake ${PROJECT_SOURCE_DIR}/cmake/FindSodium.cmake
             DESTINATION ${tern_package_dir})
