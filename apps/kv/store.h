@@ -28,7 +28,8 @@ class Store {
 
   Store() = default;
   Store(Store&& other) noexcept
-      : env_(std::exchange(other.env_, nullptr)),
+      : path_(std::move(other.path_)),
+        env_(std::exchange(other.env_, nullptr)),
         reading_(std::exchange(other.reading_, nullptr)),
         values_(other.values_) {}
   ~Store() {
@@ -36,24 +37,30 @@ class Store {
     if (env_ != nullptr) mdb_env_close(env_);
   }
 
-  /// Opens or creates the file, with room for `bytes` in all. Returns an empty string, or the error message.
+  /// Opens or creates the file, which start() gives room for `bytes` in all. Returns an empty string, or the error
+  /// message.
   std::string open(const std::string& path, size_t bytes) {
     // One thread of one process uses the file (Stores ensures that), so there are no locks. Pages are changed in the
     // mapping itself.
     constexpr unsigned kFlags = MDB_NOSUBDIR | MDB_WRITEMAP | MDB_NOSYNC | MDB_NOLOCK | MDB_NOTLS | MDB_NORDAHEAD;
-    MDB_txn* writing = nullptr;
+    path_ = path;
     int error = mdb_env_create(&env_);
     if (error == 0) error = mdb_env_set_mapsize(env_, bytes);
     if (error == 0) error = mdb_env_open(env_, path.c_str(), kFlags, 0600);
-    if (error == 0) error = reserve();
+    return explain(error);
+  }
+
+  /// Claims the memory, after open(); the file needs no name any more. Returns an empty string, or the error message.
+  std::string start() {
+    MDB_txn* writing = nullptr;
+    int error = reserve();
     if (error == 0) error = mdb_txn_begin(env_, nullptr, 0, &writing);
     if (error == 0) error = mdb_dbi_open(writing, nullptr, MDB_INTEGERKEY, &values_);
     if (error == 0) error = mdb_txn_commit(std::exchange(writing, nullptr));
     if (error == 0) error = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &reading_);
     if (writing != nullptr) mdb_txn_abort(writing);
-    if (error != 0) return "cannot open the store at " + path + ": " + mdb_strerror(error);
-    mdb_txn_reset(reading_);
-    return {};
+    if (error == 0) mdb_txn_reset(reading_);
+    return explain(error);
   }
 
   /// Sets `record`. Its value points into the store, and stays valid until the next put().
@@ -94,6 +101,12 @@ class Store {
   }
 
  private:
+  std::string explain(int error) const {
+    if (error == 0) return {};
+    const bool is_too_large = error == ENOSPC || error == ENOMEM || error == EFBIG;
+    return "cannot open the store at " + path_ + ": " + mdb_strerror(error) +
+           (is_too_large ? "; try a smaller --memory_mb" : "");
+  }
   /// Allocates the memory now. Without that, the first write to a page that shared memory has no room for would be a
   /// SIGBUS.
   int reserve() {
@@ -113,6 +126,7 @@ class Store {
     return Outcome::kDone;
   }
 
+  std::string path_;
   MDB_env* env_ = nullptr;
   MDB_txn* reading_ = nullptr;
   MDB_dbi values_ = 0;
@@ -128,8 +142,9 @@ class Stores {
     if (directory_fd_ >= 0) close(directory_fd_);
   }
 
-  /// `directory` holds the files. If it is empty, the files are in shared memory, and the kernel removes them when the
-  /// process ends in any way. Returns an empty string, or the error message.
+  /// `directory` holds the files. If it is empty, the files are in shared memory. They lose their names before they
+  /// claim it, so that the kernel removes them when the process ends in any way. Returns an empty string, or the error
+  /// message.
   std::string open(const std::string& directory, size_t partitions, size_t bytes) {
     std::string path = directory;
     const bool is_kept = !path.empty();
@@ -141,6 +156,9 @@ class Stores {
     std::string problem = open_in(path, partitions, bytes);
     std::error_code ignored;
     if (!is_kept) std::filesystem::remove_all(path, ignored);  // the open files exist without their names
+    for (Store& store : stores_) {
+      if (problem.empty()) problem = store.start();
+    }
     return problem;
   }
   Store& operator[](size_t partition) { return stores_[partition]; }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -61,6 +62,7 @@ class Kv {
   Kv(const Kv&) = delete;
   Kv& operator=(const Kv&) = delete;
 
+  pid_t pid() const { return pid_; }  ///< -1 after its end
   bool is_running() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
     return pid_ > 0;
@@ -354,6 +356,33 @@ TEST_P(KvProgram, a_killed_server_leaves_nothing_behind) {
   EXPECT_TRUE(leaves_nothing_in_dev_shm(files));
 }
 
+/// The memory belongs to files, which must have no names by the time at which the server claims it.
+TEST_P(KvStore, a_server_killed_while_it_claims_its_memory_leaves_none_of_it) {
+  Kv server_run(directory_, with({"--role=server", "--server=" + kAnyPort, "--memory_mb=256", "--server_threads=4"}));
+  const std::string mark = "tern-kv." + std::to_string(server_run.pid()) + ".";
+  const auto path_of_store = [&]() -> std::string {
+    for (const std::string& name : files_in_dev_shm()) {
+      if (name.starts_with(mark)) return "/dev/shm/" + name;
+    }
+    return {};
+  };
+  const auto named_bytes = [&] {
+    std::error_code error;  // the files go while it looks
+    int64_t bytes = 0;
+    for (const auto& file : std::filesystem::directory_iterator(path_of_store(), error)) {
+      struct stat status = {};
+      if (stat(file.path().c_str(), &status) == 0) bytes += status.st_blocks * 512;
+    }
+    return bytes;
+  };
+  constexpr int64_t kPartitionBytes = 64 << 20;  // the kernel takes back what it has given a file only in part
+  const auto has_started = [&] { return server_run.error().ends_with('\n') || !server_run.is_running(); };
+  EXPECT_TRUE(wait_for([&] { return named_bytes() > kPartitionBytes || has_started(); }));
+  server_run.kill();
+  EXPECT_LT(named_bytes(), kPartitionBytes);
+  if (const std::string left = path_of_store(); !left.empty()) std::filesystem::remove_all(left);
+}
+
 TEST_P(KvStore, malformed_requests_are_refused) {
   Kv server_run(directory_, server(kAnyPort));
   ByHand by_hand(settings(), server_run.address());
@@ -400,7 +429,7 @@ TEST_P(KvStore, wrong_flags_are_refused) {
                                                                   {"--client=1", "--client"},
                                                                   {"--server_threads=0", "--server_threads"},
                                                                   {"--memory_mb=0", "--memory_mb"},
-                                                                  {"--memory_mb=1048576", "cannot open the store"},
+                                                                  {"--memory_mb=1048576", "try a smaller --memory_mb"},
                                                                   {"--queue_max=0", "--queue_max"},
                                                                   {"--window=0", "--window"},
                                                                   {"--deadline_us=-1", "--deadline_us"},
