@@ -2,7 +2,8 @@
 // it reads.
 //   kConnecting -> kLoading:   the client asks the server for its partitions
 //   kLoading -> kRunning:      it has read and written each key that it owns; it waits until all threads have
-//   kRunning -> kReadingBack:  the main thread sets this stage; the client reads each of its keys once more, and ends
+//   kRunning -> kReadingBack:  the main thread sets this stage, and the client notices it when an operation ends; it
+//                              reads each of its keys once more, and ends
 // An operation ends when it is answered, or when the store is full. Every other outcome is counted, and the operation
 // is issued again after a pause. A PUT may be repeated after any outcome: see protocol.h.
 #pragma once
@@ -77,12 +78,16 @@ class Client {
 
   // ---- The choice of the next operation ----
 
+  /// Ends the measurement if its time is over.
+  void notice_end() {
+    if (stage_ != Stage::kRunning || control_.stage != Stage::kReadingBack) return;
+    stage_ = Stage::kReadingBack;
+    cursor_ = writer_;
+    report_.seconds = std::chrono::duration<double>(Clock::now() - running_since_).count();
+  }
+
   void next(size_t index) {
-    if (stage_ == Stage::kRunning && control_.stage == Stage::kReadingBack) {
-      stage_ = Stage::kReadingBack;
-      cursor_ = writer_;
-      report_.seconds = std::chrono::duration<double>(Clock::now() - running_since_).count();
-    }
+    notice_end();
     Op& op = ops_[index];
     op.attempts = 0;
     op.is_measured = stage_ == Stage::kRunning;
@@ -178,7 +183,8 @@ class Client {
 
   void on_answer(size_t index, Bytes answer) {
     Op& op = ops_[index];
-    if (op.is_measured) {
+    notice_end();
+    if (stage_ == Stage::kRunning) {
       const auto took = std::chrono::nanoseconds(Clock::now() - op.issued).count();
       report_.by_type[op.type].add(static_cast<uint32_t>(std::min<int64_t>(took, UINT32_MAX)));
     }

@@ -131,7 +131,9 @@ class Load {
       programs::fail("interrupted before everything was read back");
       return programs::kInterruptedExit;
     }
-    return 0;
+    const auto has_results = [](const auto& client) { return client->report().has_results(); };
+    if (std::any_of(clients_.begin(), clients_.end(), has_results)) return 0;
+    return programs::fail("nothing to report: no operation was answered during --seconds");
   }
   const std::vector<std::unique_ptr<kv::Client>>& clients() const { return clients_; }
 

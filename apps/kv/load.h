@@ -3,6 +3,7 @@
 
 #include <tern/duration.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -59,7 +60,8 @@ struct LoadControl {
 
 /// The results of a client thread. The counters include every stage, but the latencies only kRunning.
 struct ClientReport {
-  /// The latencies of the last million operations of kRunning, from issue to answer, without refused or lost attempts.
+  /// The latencies of the last million operations that ended in kRunning, from issue to answer, without refused or lost
+  /// attempts.
   struct Latencies {
     static constexpr size_t kKept = 1u << 20;
     std::vector<uint32_t> ns;
@@ -83,6 +85,12 @@ struct ClientReport {
   uint64_t expired = 0;  ///< attempts whose deadline passed
   uint64_t lost = 0;     ///< attempts without an answer: the session ended, or the server dropped the request
   uint64_t reconnects = 0;
+
+  /// Whether an operation of kRunning was answered, or any met a full store.
+  bool has_results() const {
+    return refused_full > 0 ||
+           std::any_of(by_type.begin(), by_type.end(), [](const Latencies& of_type) { return of_type.count > 0; });
+  }
 };
 
 }  // namespace kv

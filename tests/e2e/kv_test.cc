@@ -224,6 +224,12 @@ TEST_P(KvProgram, a_put_that_has_expired_is_repeated) {
   EXPECT_EQ(run.metric("keys_read_back"), 64);
 }
 
+/// No call can meet this deadline, so the operations end only after the measurement, in which calls have no deadlines.
+TEST_P(KvProgram, a_run_in_which_no_operation_ends_is_refused) {
+  Kv(directory_, with({"--json", "--seconds=0.1", "--keys=64", "--deadline_us=0.001", "--memory_mb=32"}))
+      .expect_one_sentence("no operation was answered during --seconds");
+}
+
 TEST_P(KvStore, full_store_refuses_and_counts_the_refusals) {
   Kv server_run(directory_, with({"--role=server", "--memory_mb=1", "--server=" + kAnyPort}));
   Kv run(directory_, client(server_run.address(), {"--seconds=1", "--keys=2000", "--value_bytes=1024"}));
@@ -233,6 +239,9 @@ TEST_P(KvStore, full_store_refuses_and_counts_the_refusals) {
   EXPECT_GT(run.metric("keys_not_stored"), 0);
   EXPECT_EQ(run.metric("keys_read_back") + run.metric("keys_not_stored"), 2000);
   EXPECT_EQ(run.out().find("memory_mb"), std::string::npos) << "the client does not know the server's flags";
+  Kv puts(directory_,
+          client(server_run.address(), {"--seconds=0.1", "--keys=20000", "--value_bytes=1024", "--get_share=0"}));
+  EXPECT_EQ(puts.exit_code(), 0) << puts.error();
   EXPECT_EQ(server_run.interrupt(), 0);
   EXPECT_THAT(server_run.error(), HasSubstr("store full"));
 }
