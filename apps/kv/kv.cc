@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -104,9 +105,7 @@ class Load {
 
   /// Returns when all stages are complete, or have failed, or the program was interrupted.
   void run(tern::Nexus& nexus, const std::vector<int>& cpus) {
-    for (size_t i = 0; i < FLAGS_client_threads; ++i) {
-      clients_.push_back(std::make_unique<kv::Client>(options_, control_, FLAGS_client * FLAGS_client_threads + i));
-    }
+    if (!add_clients()) return;
     for (size_t i = 0; i < FLAGS_client_threads; ++i) {
       const int cpu = cpus[(FLAGS_server_threads + i) % cpus.size()];
       const bool has_thread = programs::add_thread(threads_, cpu, [this, &nexus, i] {
@@ -138,6 +137,19 @@ class Load {
   const std::vector<std::unique_ptr<kv::Client>>& clients() const { return clients_; }
 
  private:
+  /// Each client keeps 16 bytes for each key. Returns false if there is no memory for them.
+  bool add_clients() {
+    try {
+      for (size_t i = 0; i < FLAGS_client_threads; ++i) {
+        clients_.push_back(std::make_unique<kv::Client>(options_, control_, FLAGS_client * FLAGS_client_threads + i));
+      }
+      return true;
+    } catch (const std::bad_alloc&) {
+      control_.fail(
+          "there is no memory for that many keys in each client thread; try fewer --keys or --client_threads");
+      return false;
+    }
+  }
   template <class Done>
   void wait(const Done& done) {
     while (!done() && !control_.has_failed && !programs::interrupted) std::this_thread::sleep_for(milliseconds(1));

@@ -229,6 +229,13 @@ class BadUse(RefusalTest):
                                  ([program, f'--transport={transport}'] for program in programs_and_apps()
                                   for transport in transports_of(program) if transport in between_processes()))
 
+    def test_no_memory_for_keys(self):
+        if at_most:
+            self.skipTest('sanitizers need more address space')
+        self.assert_refused_with({resource.RLIMIT_AS: 1500 << 20},
+                                 [[os.path.join(build_dir, 'apps', 'kv'), '--transport=udp', '--memory_mb=32',
+                                   f'--keys={1 << 26}', '--client_threads=2']])
+
     def test_no_large_files(self):
         self.assert_refused_with({resource.RLIMIT_FSIZE: 4096},
                                  ([program, '--transport=shm'] for program in programs_and_apps()))
