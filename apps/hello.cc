@@ -150,15 +150,14 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   }
   if (!FLAGS_json) {
     std::printf("%s\n", answer.c_str());
-    return 0;
+    return programs::end_output();
   }
   programs::Report report;
   report.bench = "hello";
   report.params = programs::common_params();
   report.params["answer"] = answer;
   report.metrics["connect_and_call_us"] = took.count();
-  programs::print(report);
-  return 0;
+  return programs::print(report);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #define TERN_ERPC_TRANSPORT_HEADER <tern/transport/shm.h>
 #include <tern/compat/erpc/rpc.h>
 
+#include "../apps/common/report.h"
 #include "common/driver.h"
 
 // callgrind needs these names; the asm keeps the calls from becoming jumps, as in instructions_driver.
@@ -103,7 +104,7 @@ int run() {
     server_loop(&server);
   }
   std::printf("%zu RPCs completed\n", static_cast<size_t>(driver.completed));
-  return 0;
+  return programs::end_output();
 }
 
 /// Checks flags that other drivers have. On error it prints a sentence and returns false.

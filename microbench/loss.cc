@@ -226,6 +226,5 @@ int main(int argc, char** argv) {
     report->metrics["lossless_gbps"] = lossless_gbps;
     report->metrics["share"] = report->metrics[Loss::kBandwidth].get<double>() / lossless_gbps;
   }
-  programs::print(*report);
-  return 0;
+  return programs::print(*report);
 }

@@ -511,8 +511,7 @@ int run_simulated() {
                         {"size", FLAGS_size}});
   mesh.add_metrics(report.metrics);
   cluster->add_metrics(report.metrics);
-  programs::print(report);
-  return 0;
+  return programs::print(report);
 }
 
 /// Checks this program's own flags. On error it prints a sentence and returns false.

@@ -186,8 +186,7 @@ int run() {
   report.params = programs::common_params();
   report.params.update({{"branches", branches}, {"kill_seconds", FLAGS_kill_seconds}, {"seconds", FLAGS_seconds}});
   report.metrics.update({{"settled", audit.settled}, {"kills", kills}});
-  programs::print(report);
-  return 0;
+  return programs::print(report);
 }
 
 }  // namespace

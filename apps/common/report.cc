@@ -1,5 +1,8 @@
 #include "report.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "flags.h"
 
 namespace programs {
@@ -47,7 +50,12 @@ std::optional<Report> report_of(const std::string& json) {
   return report;
 }
 
-void print(const Report& report) {
+int end_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  return fail("the result could not be written: %s", std::strerror(errno));
+}
+
+int print(const Report& report) {
   if (FLAGS_json) {
     std::printf("%s\n", json_of(report).c_str());
   } else {
@@ -66,7 +74,7 @@ void print(const Report& report) {
     }
     if (report.placement_ns) std::printf("  %-18s %15.0f\n", "placement_ns", report.placement_ns->second);
   }
-  std::fflush(stdout);
+  return end_output();
 }
 
 }  // namespace programs

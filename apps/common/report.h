@@ -31,8 +31,11 @@ std::string json_of(const Report& report);
 /// The report of such an object, without the fields that print() does not show; nullopt if `json` is not a report.
 std::optional<Report> report_of(const std::string& json);
 
-/// Prints the report, and flushes.
-void print(const Report& report);
+/// Flushes standard output. Returns the program's exit code: 1, after it has printed a sentence, if not all of the
+/// output was written. Must be called right after the last output.
+[[nodiscard]] int end_output();
+/// Prints the report, and returns end_output().
+[[nodiscard]] int print(const Report& report);
 
 /// A line on standard error that show() overwrites. It is shown on a terminal only.
 class Progress {

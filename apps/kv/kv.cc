@@ -284,8 +284,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
     return programs::fail("%s", problem.c_str());
   }
   if (const int failure = end_server(server); failure != 0) return failure;
-  programs::print(report_of(load.clients()));
-  return 0;
+  return programs::print(report_of(load.clients()));
 }
 
 }  // namespace

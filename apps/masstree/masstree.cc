@@ -314,8 +314,8 @@ class ClientSide {
   programs::EndpointThreads threads_;  ///< ends first, because the threads use the other members
 };
 
-/// Prints a line for each phase, and a last line with the comparison of the phases.
-void print(const ClientSide& client, const ServerSide* server) {
+/// Prints a line for each phase, and a last line with the comparison of the phases. Returns the exit code.
+int print(const ClientSide& client, const ServerSide* server) {
   programs::Report report;
   report.bench = "masstree";
   report.params = programs::common_params();
@@ -335,7 +335,7 @@ void print(const ClientSide& client, const ServerSide* server) {
     report.params["phase"] = one.name;
     report.metrics = nlohmann::ordered_json::object();
     ordered::add_metrics(client.report(one.phase), report.metrics);
-    programs::print(report);
+    if (const int failure = programs::print(report); failure != 0) return failure;
   }
   report.params["phase"] = "summary";
   report.metrics = nlohmann::ordered_json::object();
@@ -361,7 +361,7 @@ void print(const ClientSide& client, const ServerSide* server) {
   }
   metrics["answers_checked"] = client.sum(&ordered::Load::checked);
   metrics["keys_read_back"] = client.sum(&ordered::Load::read_back);
-  programs::print(report);
+  return programs::print(report);
 }
 
 int run(int argc, char** argv, const std::vector<int>& cpus) {
@@ -394,8 +394,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   if (const std::string problem = has_server ? server.problem() : server_process.stop(); !problem.empty()) {
     return programs::fail("%s", problem.c_str());
   }
-  print(client, has_server ? &server : nullptr);
-  return 0;
+  return print(client, has_server ? &server : nullptr);
 }
 
 }  // namespace

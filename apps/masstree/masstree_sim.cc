@@ -138,7 +138,7 @@ bool check_flags() {
   return true;
 }
 
-void print(const ordered::Cluster<Index>& cluster, const Costs& costs) {
+int print(const ordered::Cluster<Index>& cluster, const Costs& costs) {
   programs::Report report;
   report.bench = "masstree_sim";
   report.params = {{"index", Index::kName},
@@ -167,7 +167,7 @@ void print(const ordered::Cluster<Index>& cluster, const Costs& costs) {
     report.params["phase"] = one.name;
     report.metrics = nlohmann::ordered_json::object();
     ordered::add_metrics(phase, report.metrics);
-    programs::print(report);
+    if (const int failure = programs::print(report); failure != 0) return failure;
   }
   report.params["phase"] = "summary";
   report.metrics = nlohmann::ordered_json::object();
@@ -177,7 +177,7 @@ void print(const ordered::Cluster<Index>& cluster, const Costs& costs) {
   report.metrics["answers_checked"] = cluster.sum(&ordered::Load::checked);
   report.metrics["keys_read_back"] = cluster.sum(&ordered::Load::read_back);
   report.metrics["trace_hash"] = cluster.trace_hash();
-  programs::print(report);
+  return programs::print(report);
 }
 
 }  // namespace
@@ -226,9 +226,8 @@ int main(int argc, char** argv) {
     const std::string problem = cluster.run({Phase::kPlain, Phase::kScansInWorkers, Phase::kScansInLoops},
                                             nanoseconds(static_cast<int64_t>(FLAGS_milliseconds * 1e6)));
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
-    print(cluster, costs);
+    return print(cluster, costs);
   } catch (const std::bad_alloc&) {
     return programs::fail("there is no memory for that many keys; try fewer --keys");
   }
-  return 0;
 }

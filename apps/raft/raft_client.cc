@@ -167,8 +167,7 @@ int run(const replicated::Members& members) {
   report.params["replicas"] = members.size();
   replicated::add_parameters(report.params);
   replicated::add_metrics(load->report(), report.metrics);
-  programs::print(report);
-  return 0;
+  return programs::print(report);
 }
 
 }  // namespace

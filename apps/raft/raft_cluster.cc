@@ -232,8 +232,7 @@ class Cluster {
       report.metrics["failover_p50_ms"] = static_cast<double>(failover_.quantile_ns(0.5)) / 1e6;
       report.metrics["failover_max_ms"] = static_cast<double>(failover_.quantile_ns(1)) / 1e6;
     }
-    programs::print(report);
-    return 0;
+    return programs::print(report);
   }
 
   Processes processes_;

@@ -208,6 +208,5 @@ int main(int argc, char** argv) {
     report.metrics["put_per_echo_p50"] =
         static_cast<double>(load.puts.quantile_ns(0.5)) / static_cast<double>(load.echoes.quantile_ns(0.5));
   }
-  programs::print(report);
-  return 0;
+  return programs::print(report);
 }

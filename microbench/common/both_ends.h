@@ -65,7 +65,7 @@ class BothEnds {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (!FLAGS_json) {
       std::printf("%" PRIu64 " RPCs completed\n", completed_);
-      return 0;
+      return programs::end_output();
     }
     programs::Report report;
     report.bench = bench;
@@ -74,8 +74,7 @@ class BothEnds {
     report.params.update(params);
     report.metrics["rpcs_completed"] = completed_;
     report.metrics["rate_mrps"] = static_cast<double>(completed_) / seconds.count() / 1e6;
-    programs::print(report);
-    return 0;
+    return programs::print(report);
   }
 
  private:

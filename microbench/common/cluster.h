@@ -274,8 +274,7 @@ template <class Experiment>
 int print_experiment(const char* bench, tern::sim::Topology topology) {
   int exit_code = 0;
   const auto report = run_experiment<Experiment>(bench, std::move(topology), exit_code);
-  if (report) print(*report);
-  return exit_code;
+  return report ? print(*report) : exit_code;
 }
 
 }  // namespace programs

@@ -221,7 +221,7 @@ int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const
   for (const std::string& text : meeting.texts()) {
     const std::optional<Report> report = report_of(text);
     if (!report) return fail("a process has no report: it is another version of this program");
-    print(*report);
+    if (const int failure = print(*report); failure != 0) return failure;
   }
   return 0;
 }

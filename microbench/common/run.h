@@ -311,8 +311,7 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
   if (const std::string problem = server_process.stop(); !problem.empty()) return fail("%s", problem.c_str());
   const std::optional<double> placement_after = placement();
   if (placement_before && placement_after) report->placement_ns = std::minmax(*placement_before, *placement_after);
-  print(*report);
-  return 0;
+  return print(*report);
 }
 
 /// main() of a benchmark. It parses the flags, calls `check_flags()` (which prints an error and returns false), and

@@ -6,10 +6,12 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -176,9 +178,10 @@ inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double s
 }
 
 /// Prints the result, with `params` and the flags of this file. Names of metrics end in their unit. `subject` is the
-/// measured program.
-inline void print(const char* bench, const char* transport, Json params, const Json& metrics, Placement placement,
-                  const char* subject = "a bare limit") {
+/// measured program. Returns the program's exit code: 1, after it has printed a sentence, if not all of the result was
+/// written.
+[[nodiscard]] inline int print(const char* bench, const char* transport, Json params, const Json& metrics,
+                               Placement placement, const char* subject = "a bare limit") {
   params["cpus"] = FLAGS_cpus;
   params["seconds"] = FLAGS_seconds;
   if (FLAGS_json) {
@@ -186,22 +189,24 @@ inline void print(const char* bench, const char* transport, Json params, const J
         {"bench", bench},     {"transport", transport},           {"params", params},
         {"metrics", metrics}, {"placement_ns", placement.ns_max}, {"placement_ns_min", placement.ns_min}};
     std::printf("%s\n", line.dump().c_str());
-    return;
-  }
-  std::printf("%s, %s\n", bench, subject);
-  for (const auto& [name, value] : params.items()) {
-    std::printf("  %-18s %15s\n", name.c_str(),
-                value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
-  }
-  std::printf("  %s\n", std::string(34, '-').c_str());
-  for (const auto& [name, value] : metrics.items()) {
-    if (value.is_number_float()) {
-      std::printf("  %-18s %15.3f\n", name.c_str(), value.get<double>());
-    } else {
-      std::printf("  %-18s %15s\n", name.c_str(), value.dump().c_str());
+  } else {
+    std::printf("%s, %s\n", bench, subject);
+    for (const auto& [name, value] : params.items()) {
+      std::printf("  %-18s %15s\n", name.c_str(),
+                  value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
     }
+    std::printf("  %s\n", std::string(34, '-').c_str());
+    for (const auto& [name, value] : metrics.items()) {
+      if (value.is_number_float()) {
+        std::printf("  %-18s %15.3f\n", name.c_str(), value.get<double>());
+      } else {
+        std::printf("  %-18s %15s\n", name.c_str(), value.dump().c_str());
+      }
+    }
+    std::printf("  %-18s %15.0f\n", "placement_ns", placement.ns_max);
   }
-  std::printf("  %-18s %15.0f\n", "placement_ns", placement.ns_max);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  return fail("the result could not be written: %s", std::strerror(errno));
 }
 
 }  // namespace limits

@@ -73,10 +73,11 @@ int main(int argc, char** argv) {
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
   if (world.answered.count == 0) return limits::fail("nothing was answered: the two ports are no longer connected");
-  limits::print("dpdk_echo", "dpdk",
-                {{"size", kDatagramBytes},
-                 {"window", kOutstanding},
-                 {"zero_copy", FLAGS_zero_copy},
-                 {"huge_pages", world.ports.has_huge_pages}},
-                {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6}}, *placement);
+  return limits::print("dpdk_echo", "dpdk",
+                       {{"size", kDatagramBytes},
+                        {"window", kOutstanding},
+                        {"zero_copy", FLAGS_zero_copy},
+                        {"huge_pages", world.ports.has_huge_pages}},
+                       {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6}},
+                       *placement);
 }

@@ -63,8 +63,8 @@ int main(int argc, char** argv) {
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
   if (world.bytes.count == 0) return limits::fail("nothing arrived: the two ports are no longer connected");
-  limits::print("dpdk_one_way", "dpdk",
-                {{"size", kDatagramBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
-                {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},
-                *placement);
+  return limits::print(
+      "dpdk_one_way", "dpdk",
+      {{"size", kDatagramBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
+      {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}}, *placement);
 }

@@ -50,7 +50,8 @@ int main(int argc, char** argv) {
   if (!limits::open_memif_pair(world.ports, 10)) return 1;
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ping(world); });
   if (!placement) return 1;
-  limits::print("dpdk_pingpong", "dpdk",
-                {{"size", kMessageBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
-                limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds), *placement);
+  return limits::print(
+      "dpdk_pingpong", "dpdk",
+      {{"size", kMessageBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
+      limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds), *placement);
 }

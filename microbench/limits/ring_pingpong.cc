@@ -65,6 +65,6 @@ int main(int argc, char** argv) {
   const auto world = std::make_unique<World>();
   const auto placement = limits::run_pinned([&] { echo(*world); }, [&] { ping(*world); });
   if (!placement) return 1;
-  limits::print("ring_pingpong", "ring", {{"size", kMessageBytes}},
-                limits::latency_metrics(world->ticks, world->seconds), *placement);
+  return limits::print("ring_pingpong", "ring", {{"size", kMessageBytes}},
+                       limits::latency_metrics(world->ticks, world->seconds), *placement);
 }

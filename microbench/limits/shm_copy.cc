@@ -338,6 +338,6 @@ int main(int argc, char** argv) {
   metrics.erase("rate_mrps");
   for (const auto& [name, one] : tried.items()) metrics["tried_" + name + "_gbps"] = one;
   const std::string way = std::string(result.trial.way.name) + "_" + result.trial.memory->pages;
-  limits::print("shm_copy", "copy", {{"size", FLAGS_size}, {"rewrite", FLAGS_rewrite}, {"way", way}}, metrics,
-                *placement);
+  return limits::print("shm_copy", "copy", {{"size", FLAGS_size}, {"rewrite", FLAGS_rewrite}, {"way", way}}, metrics,
+                       *placement);
 }

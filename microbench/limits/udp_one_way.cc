@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
   if (world.bytes.count == 0) return limits::fail("nothing arrived: does a firewall drop UDP on 127.0.0.1?");
-  limits::print("udp_one_way", "udp", {{"size", FLAGS_datagram_bytes}, {"segments", segments()}},
-                {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},
-                *placement);
+  return limits::print("udp_one_way", "udp", {{"size", FLAGS_datagram_bytes}, {"segments", segments()}},
+                       {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},
+                       *placement);
 }

@@ -80,5 +80,6 @@ int main(int argc, char** argv) {
   if (!placement) return 1;
   limits::Json metrics = limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds);
   metrics["lost_packets"] = world.lost;
-  limits::print("udp_pingpong", "udp", {{"size", kMessageBytes}, {"connected", FLAGS_connected}}, metrics, *placement);
+  return limits::print("udp_pingpong", "udp", {{"size", kMessageBytes}, {"connected", FLAGS_connected}}, metrics,
+                       *placement);
 }

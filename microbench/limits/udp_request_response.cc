@@ -88,9 +88,9 @@ int main(int argc, char** argv) {
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
   if (world.answered.count == 0) return limits::fail("nothing was answered: does a firewall drop UDP on 127.0.0.1?");
-  limits::print("udp_request_response", "udp",
-                {{"size", kDatagramBytes}, {"segments", FLAGS_segments}, {"window", kOutstanding}},
-                {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6},
-                 {"lost_packets", world.lost}},
-                *placement);
+  return limits::print("udp_request_response", "udp",
+                       {{"size", kDatagramBytes}, {"segments", FLAGS_segments}, {"window", kOutstanding}},
+                       {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6},
+                        {"lost_packets", world.lost}},
+                       *placement);
 }

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
   if (world.answered.count == 0) return limits::fail("nothing was answered: the frames have been lost");
-  limits::print("xdp_echo", "xdp", {{"size", kDatagramBytes}, {"window", kOutstanding}, {"generic", FLAGS_generic}},
-                {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6}}, *placement);
+  return limits::print(
+      "xdp_echo", "xdp", {{"size", kDatagramBytes}, {"window", kOutstanding}, {"generic", FLAGS_generic}},
+      {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6}}, *placement);
 }

@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
   if (world.bytes.count == 0) return limits::fail("nothing arrived: the frames have been lost");
-  limits::print("xdp_one_way", "xdp", {{"size", world.datagram_bytes}, {"mtu", FLAGS_mtu}, {"generic", FLAGS_generic}},
-                {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},
-                *placement);
+  return limits::print(
+      "xdp_one_way", "xdp", {{"size", world.datagram_bytes}, {"mtu", FLAGS_mtu}, {"generic", FLAGS_generic}},
+      {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}}, *placement);
 }

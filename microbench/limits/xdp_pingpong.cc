@@ -42,6 +42,6 @@ int main(int argc, char** argv) {
   world.ports.client.fill(1, limits::VethPort::kFrames - 1);
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ping(world); });
   if (!placement) return 1;
-  limits::print("xdp_pingpong", "xdp", {{"size", kMessageBytes}, {"generic", FLAGS_generic}},
-                limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds), *placement);
+  return limits::print("xdp_pingpong", "xdp", {{"size", kMessageBytes}, {"generic", FLAGS_generic}},
+                       limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds), *placement);
 }

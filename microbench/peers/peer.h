@@ -349,10 +349,9 @@ int run_main(int argc, char** argv) {
   const char* bench = FLAGS_measure == "latency" ? "latency"
                       : FLAGS_measure == "rate"  ? "small_rpc_rate"
                                                  : "large_rpc_bandwidth";
-  limits::print(bench, FLAGS_transport.c_str(),
-                {{"peer", Peer::kName}, {"size", FLAGS_size}, {"window", FLAGS_window}, {"wait", FLAGS_wait}}, metrics,
-                {std::min(before_ns, after_ns), std::max(before_ns, after_ns)}, Peer::kName);
-  return 0;
+  return limits::print(bench, FLAGS_transport.c_str(),
+                       {{"peer", Peer::kName}, {"size", FLAGS_size}, {"window", FLAGS_window}, {"wait", FLAGS_wait}},
+                       metrics, {std::min(before_ns, after_ns), std::max(before_ns, after_ns)}, Peer::kName);
 }
 
 }  // namespace peers

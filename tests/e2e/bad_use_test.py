@@ -236,6 +236,19 @@ class BadUse(RefusalTest):
                                  [[os.path.join(build_dir, 'apps', 'kv'), '--transport=udp', '--memory_mb=32',
                                    f'--keys={1 << 26}', '--client_threads=2']])
 
+    def test_output_that_cannot_be_written(self):
+        for program, *flags in (['microbench/latency', '--json'], ['microbench/latency'], ['microbench/loss'], ['apps/hello'],
+                                ['apps/kv', '--json'], ['microbench/limits/udp_pingpong', '--json'],
+                                ['microbench/instructions_driver']):
+            path = os.path.join(build_dir, program)
+            if not os.path.exists(path):  # sanitized builds and those without lmdb leave some out
+                continue
+            with self.subTest(program=program, flags=flags), open('/dev/full', 'w', encoding='utf-8') as full:
+                done = subprocess.run([path, shortly(path), *flags], stdin=subprocess.DEVNULL, stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=SECONDS_MAX, check=False)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn('the result could not be written: No space left on device', done.stderr)
+
     def test_no_large_files(self):
         self.assert_refused_with({resource.RLIMIT_FSIZE: 4096},
                                  ([program, '--transport=shm'] for program in programs_and_apps()))
