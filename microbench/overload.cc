@@ -90,7 +90,9 @@ class Client {
                                      progress_.count_failed();
                                    },
                                    {.deadline = milliseconds(FLAGS_deadline_ms)});
-    if (!call.ok()) run_.fail("a call to " + server_ + " was refused", call.status());
+    if (call.ok()) return;
+    if (call.status().code() == tern::Code::kQueueFull) return progress_.count_failed();
+    run_.fail("a call to " + server_ + " was refused", call.status());
   }
 
   Run& run_;

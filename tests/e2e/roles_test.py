@@ -132,6 +132,18 @@ class Sides(unittest.TestCase):
         self.assertEqual(set(line), {'bench', 'transport', 'params', 'metrics'})
 
 
+class Overload(unittest.TestCase):
+    def test_calls_that_meet_a_full_queue_count_as_failed(self):
+        if not os.path.exists(path_of('overload')):
+            self.skipTest('sanitized builds have no overload')
+        # The server serves one call of 200, and no deadline passes.
+        done = subprocess.run([path_of('overload'), '--transport=udp', '--clients=1', '--rate=200000', '--handler_us=1000',
+                               '--deadline_ms=60000', '--seconds=1', '--json'], capture_output=True, text=True,
+                              timeout=SECONDS_MAX, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(json.loads(done.stdout)['metrics']['failed_rps'], 0)
+
+
 class Roles(Sides):
     def test_two_processes_measure_over_each_transport(self):
         found = transports()
