@@ -218,12 +218,18 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
 
 bool is_given(const char* flag) { return !gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
 
-bool check_page_of_processes() {
+namespace {
+bool check_page(const char* of_all, const char* of_each) {
   if (FLAGS_page.empty() || FLAGS_page == "shm") return true;
-  fail("--page=%s would be the page of several processes; use --page=shm, which gives each process its own page",
-       FLAGS_page.c_str());
+  fail("--page=%s would be the page of %s; use --page=shm, which gives %s its own page", FLAGS_page.c_str(), of_all,
+       of_each);
   return false;
 }
+}  // namespace
+
+bool check_page_of_processes() { return check_page("several processes", "each process"); }
+
+bool check_page_of_sides() { return FLAGS_role != "both" || check_page("both sides", "each side"); }
 
 bool check_flags_in_simulation(std::initializer_list<const char*> more) {
   for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "dup",

@@ -77,6 +77,10 @@ bool is_given(const char* flag);
 /// --page is the path of a file, because all processes would share that page.
 bool check_page_of_processes();
 
+/// Must be called by a program that with --role=both makes a Nexus for each side. Returns false, and prints a sentence,
+/// if --page is the path of a file, because both sides would share that page.
+bool check_page_of_sides();
+
 /// Must be called by a program that runs a simulation. Returns false, and prints a sentence, if a flag is given that
 /// has no effect in a simulation, or one of `more`, the flags that have no effect in this program.
 bool check_flags_in_simulation(std::initializer_list<const char*> more = {});

@@ -302,6 +302,6 @@ int main(int argc, char** argv) {
   const std::vector<int> cpus = programs::side_cpus();
   if (cpus.empty()) return 1;
   const auto options = load_options();
-  if (!options) return 1;
+  if (!options || !programs::check_page_of_sides()) return 1;
   return run(static_cast<int>(words.size()), words.data(), cpus, *options);
 }

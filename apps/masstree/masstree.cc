@@ -407,6 +407,6 @@ int main(int argc, char** argv) {
                              "Each phase is one line; the last line compares the phases"))
     return 1;
   const std::vector<int> cpus = programs::side_cpus();
-  if (cpus.empty() || !check_flags()) return 1;
+  if (cpus.empty() || !check_flags() || !programs::check_page_of_sides()) return 1;
   return run(static_cast<int>(words.size()), words.data(), cpus);
 }

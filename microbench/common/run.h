@@ -264,6 +264,7 @@ std::optional<Totals> measure(Run& run, const GetTotals& totals, bool may_be_idl
 template <class StartServer, class RunClient>
 int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServer& start_server,
                const RunClient& run_client, const tern::NexusOptions& server_options = nexus_options()) {
+  if (!check_page_of_sides()) return 1;
   catch_interrupts();
   const auto placement = [&]() -> std::optional<double> {
     if (FLAGS_role != "both" || cpus.first == cpus.second) return std::nullopt;

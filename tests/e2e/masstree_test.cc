@@ -74,6 +74,15 @@ class Program {
     text << std::ifstream(folder_.file("error")).rdbuf();
     return text.str();
   }
+  /// True if it has a page in shared memory (--page=shm).
+  bool has_page() const {
+    const std::string mark = "." + std::to_string(pid_) + ".";
+    const auto is_its_page = [&](const std::filesystem::directory_entry& file) {
+      const std::string name = file.path().filename();
+      return name.starts_with("tern-page.") && name.find(mark) != std::string::npos;
+    };
+    return std::any_of(std::filesystem::directory_iterator("/dev/shm"), {}, is_its_page);
+  }
   /// The exit code. -1: a signal has ended it.
   int end(int signal) {
     if (pid_ <= 0) return -1;
@@ -186,9 +195,8 @@ TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
 }
 
 TEST_P(Masstree, a_signal_ends_the_measurement_of_the_index_with_a_sentence) {
-  const tern::test::OwnFolder folder(testing::TempDir() + "masstree-test-page");
-  Program program(with("--keys=1000 --seconds=10000 --rounds=1 --page=" + folder.file("page")));
-  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(folder.file("page")); })) << program.text();
+  Program program(with("--keys=1000 --seconds=10000 --rounds=1 --page=shm"));
+  ASSERT_TRUE(wait_for([&] { return program.has_page(); })) << program.text();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until it measures the index
   EXPECT_EQ(program.end(SIGTERM), 130);
   EXPECT_THAT(program.text(), testing::EndsWith("masstree: interrupted before everything was read back\n"));

@@ -218,9 +218,10 @@ class ProgramsTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout.count("\n")), (0, 1), result.stderr)
         self.assertRegex(result.stderr, r"\Ahello: --page=/no/such/page: .*No such file or directory\n\Z")
 
-    def test_processes_of_one_program_do_not_share_a_file(self):
-        for command in (["hello", "--processes"], ["bank"], ["raft_cluster"]):
-            program = BUILD / "apps" / command[0]
+    def test_processes_and_sides_of_one_program_do_not_share_a_file(self):
+        for command in (["apps/hello", "--processes"], ["apps/bank"], ["apps/raft_cluster"],
+                        ["microbench/latency"], ["apps/kv"], ["apps/masstree"]):
+            program = BUILD / command[0]
             with self.subTest(command[0]):
                 if not program.exists():
                     self.skipTest(f"{program} is not built")
