@@ -135,6 +135,7 @@ class Client {
   struct Call {
     tern::MsgBuf request;
     tern::MsgBuf response;
+    uint64_t number = 0;
     uint32_t batch = 0;
   };
 
@@ -289,6 +290,8 @@ class Client {
       const tern::Session* session = next_session();
       if (session == nullptr) return;
       Call& call = calls_[batch * FLAGS_batch + i];
+      call.number = ++issued_;
+      programs::number_request(call.request, call.number);
       auto accepted = endpoint_->enqueue_request(*session, kEcho, std::move(call.request), std::move(call.response),
                                                  [this, &call](tern::Completion& done) { on_done(call, done); });
       if (!accepted.ok()) [[unlikely]] {
@@ -302,14 +305,13 @@ class Client {
 
   void on_done(Call& call, tern::Completion& done) {
     --in_flight_;
+    const tern::Status status = programs::check_echo(done, FLAGS_size, call.number);
     call.request = std::move(done.request);
     call.response = std::move(done.response);
-    if (done.status.ok()) [[likely]] {
+    if (status.ok()) [[likely]] {
       ++answered_;
-      if (call.response.bytes().size() != FLAGS_size) [[unlikely]]
-        failure_ = {tern::Code::kNoResponse, "a response has another length than its request"};
-    } else if (!programs::may_fail(done.status)) {
-      failure_ = done.status;
+    } else if (!programs::may_fail(status)) {
+      failure_ = status;
     }
     if (call.response.bytes().size() != FLAGS_size && !call.response.resize(FLAGS_size)) {
       failure_ = {tern::Code::kNoMemory, "a response buffer has not come home"};
@@ -368,6 +370,7 @@ class Client {
   uint64_t random_ = 0x9e3779b97f4a7c15u;
   std::vector<const tern::Session*> ahead_;  ///< the next sessions, in a ring; empty without --ahead
   size_t next_ahead_ = 0;
+  uint64_t issued_ = 0;
   uint64_t answered_ = 0;
   size_t in_flight_ = 0;
   std::vector<Call> calls_;
