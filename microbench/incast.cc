@@ -156,15 +156,17 @@ class Talker {
  private:
   void send() {
     const tern::Session session = sessions_[random_() % sessions_.size()];
+    programs::number_request(request_, ++number_);
     began_ = endpoint_.now();
     auto call = endpoint_.enqueue_request(session, kExchange, std::move(request_), std::move(response_),
                                           [this](tern::Completion& done) { on_done(done); });
     if (!call.ok()) cluster_.fail("a request of the background was refused", call.status());
   }
   void on_done(tern::Completion& done) {
+    const tern::Status status = programs::check_echo(done, FLAGS_background_size, number_);
+    if (!status.ok()) return cluster_.fail("a request of the background", status);
     request_ = std::move(done.request);
     response_ = std::move(done.response);
-    if (!done.status.ok()) return cluster_.fail("a request of the background", done.status);
     if (latencies_ns_ != nullptr) latencies_ns_->add(static_cast<uint64_t>((endpoint_.now() - began_).count()));
     send();
   }
@@ -175,14 +177,12 @@ class Talker {
   std::vector<tern::Session> sessions_;
   size_t open_ = 0;  ///< all sessions before this index are open
   tern::MsgBuf request_, response_;
+  uint64_t number_ = 0;
   Duration began_{0};
   Percentiles* latencies_ns_ = nullptr;
 };
 
 void take(tern::Request request) { (void)programs::take_message(std::move(request), FLAGS_size); }
-void exchange(tern::Request request) {
-  if (request.response(FLAGS_background_size).ok()) request.respond();
-}
 
 /// The number of flows at the end. The flow of --scenario=join has the highest index.
 uint32_t senders_wanted() { return static_cast<uint32_t>(FLAGS_degree) + (FLAGS_scenario == "join" ? 1 : 0); }
@@ -318,7 +318,7 @@ class Incast {
     for (uint32_t host = 1; host < hosts_; ++host) {
       auto endpoint = cluster_.add_endpoint(host, options_of(kTalkerEndpoint));
       if (!endpoint.ok()) return endpoint.status();
-      if (auto status = (*endpoint)->on_request(kExchange, exchange); !status.ok()) return status;
+      if (auto status = (*endpoint)->on_request(kExchange, programs::echo); !status.ok()) return status;
       talkers_.push_back(std::make_unique<Talker>(cluster_, **endpoint));
       uris.push_back(cluster_.uri(host, kTalkerEndpoint));
     }

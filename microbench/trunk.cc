@@ -12,12 +12,13 @@
 
 #include "common/cluster.h"
 #include "common/flow_meter.h"
+#include "common/numbered_message.h"
 
 DEFINE_uint64(pairs, 8, "number of clients, and of servers");
 DEFINE_uint64(buffer_bytes, 50'000, "buffer of the clients' switch");
 DEFINE_uint64(delay_ns, 500, "delay of each cable");
 DEFINE_double(gbps, 25, "rate of each cable");
-DEFINE_uint64(size, 8 << 20, "bytes of a request");
+DEFINE_uint64(size, 8 << 20, "bytes of a request, at least 8");
 
 namespace {
 
@@ -46,7 +47,7 @@ class Sender {
     auto session = endpoint_.create_session(server, {.window = 1});
     if (!session.ok()) return session.status();
     session_ = *session;
-    response_ = endpoint_.alloc_msgbuf(1);
+    response_ = endpoint_.alloc_msgbuf(sizeof(number_));
     return response_ ? set_size(FLAGS_size) : no_memory();
   }
   bool is_open() const { return endpoint_.is_open(session_); }
@@ -74,6 +75,7 @@ class Sender {
     return request_ ? tern::Status() : no_memory();
   }
   void send() {
+    programs::number_message(request_.bytes(), ++number_);
     auto call = endpoint_.enqueue_request(session_, kPut, std::move(request_), std::move(response_),
                                           [this](tern::Completion& done) { on_done(done); });
     if (!call.ok()) cluster_.fail("a request was refused", call.status());
@@ -90,6 +92,7 @@ class Sender {
   tern::Endpoint& endpoint_;
   tern::Session session_;
   tern::MsgBuf request_, response_;
+  uint64_t number_ = 0;
   bool is_idle_ = true;
   bool has_started_ = false;
 };
@@ -128,10 +131,12 @@ class Trunk {
       options.receive_budget_bytes += 2 * FLAGS_size;
       auto server = cluster_.add_endpoint(pairs() + i, options);
       if (!server.ok()) return server.status();
-      const auto take = [](tern::Request request) {
-        if (request.response(1).ok()) request.respond();
+      const size_t first_bytes = programs::payload_bytes(FLAGS_frame_bytes);  // of put_once()
+      const auto take = [first_bytes](tern::Request request) {
+        const size_t bytes = request.bytes().size() == first_bytes ? first_bytes : FLAGS_size;
+        (void)programs::take_message(std::move(request), bytes);
       };
-      const size_t bytes_max = std::max<size_t>(FLAGS_size, programs::payload_bytes(FLAGS_frame_bytes));
+      const size_t bytes_max = std::max<size_t>(FLAGS_size, first_bytes);
       if (auto status = (*server)->on_request(kPut, take, {.max_request_bytes = bytes_max}); !status.ok()) {
         return status;
       }
@@ -275,8 +280,8 @@ bool check_flags() {
     problem = "--delay_ns must be at most 1000000000";
   } else if (!(FLAGS_gbps >= 0.001 && FLAGS_gbps <= 1600)) {
     problem = "--gbps must be between 0.001 and 1600";
-  } else if (FLAGS_size < 1 || FLAGS_size > (1u << 30)) {
-    problem = "--size must be between 1 and 1073741824";
+  } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
+    problem = "--size must be between 8 and 1073741824";
   } else if (FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }
