@@ -158,9 +158,9 @@ struct TaskRef {
 /// once up to its first co_await that suspends it. It allocates only its frame. One coroutine at a time may wait for
 /// it.
 ///
-/// A Task may be moved and destroyed at any time: a coroutine that has not ended continues, and frees its frame at its
-/// end, or when the coroutine that waits for it has the result. Code outside of coroutines may call is_done(). An
-/// exception that leaves the coroutine ends the process.
+/// A Task may be moved and destroyed at any time, except while a coroutine waits for its container: a coroutine that
+/// has not ended continues, and frees its frame at its end, or when the coroutine that waits for it has the result.
+/// Code outside of coroutines may call is_done(). An exception that leaves the coroutine ends the process.
 template <class T>
 class [[nodiscard]] Task {
  public:
@@ -211,11 +211,16 @@ inline Task<void> TaskPromise<void>::get_return_object() noexcept {
 }
 inline Task<void> TaskPromise<void>::get_return_object_on_allocation_failure() noexcept { return {}; }
 
+/// Ends the process if another coroutine waits for the task.
+template <class T>
+void expect_no_waiter(const TaskRef<T>& task) noexcept {
+  if (task.coroutine && task.gate() != nullptr) [[unlikely]]
+    task_has_a_waiter();
+}
 /// Reports the task's end to the gate.
 template <class T>
 void watch(TaskGate& gate, const TaskRef<T>& task) {
-  if (task.coroutine && task.gate() != nullptr) [[unlikely]]
-    task_has_a_waiter();
+  expect_no_waiter(task);
   if (task.coroutine && (gate.owns_results || !task.is_done())) task.gate() = &gate;
   if (task.is_done()) gate.note_end(task.value_address());
 }
@@ -230,7 +235,10 @@ struct TaskAwaitable {
   TaskRef<T> task;
   TaskGate gate = {};
 
-  bool await_ready() const noexcept { return task.is_done(); }
+  bool await_ready() const noexcept {
+    expect_no_waiter(task);
+    return task.is_done();
+  }
   void await_suspend(std::coroutine_handle<> coroutine) noexcept {
     gate.waiting = coroutine;
     gate.wanted = gate.left = 1;
@@ -245,6 +253,8 @@ template <class... Ts>
 class AllOf {
  public:
   explicit AllOf(Task<Ts>&... tasks) : tasks_(tasks.ref()...) {}
+  AllOf(const AllOf&) = delete;
+  AllOf& operator=(const AllOf&) = delete;
   bool await_ready() noexcept {
     gate_.owns_results = true;
     gate_.wanted = gate_.left = sizeof...(Ts);
@@ -332,7 +342,7 @@ auto Task<T>::operator co_await() {
 }
 
 /// Waits until all of these have ended: `auto [a, b] = co_await when_all(first, second)`. The result is a std::tuple of
-/// the results of each Task::take().
+/// the results of each Task::take(). The tasks must not be moved or destroyed before co_await has begun.
 template <class... Ts>
 [[nodiscard]] detail::AllOf<Ts...> when_all(Task<Ts>&... tasks) {
   return detail::AllOf<Ts...>(tasks...);
@@ -347,7 +357,8 @@ template <detail::TaskRange Tasks>
 /// Waits until `count` tasks of a container have ended well, or so many have failed that `count` cannot be reached:
 /// `bool has_majority = co_await quorum(tasks, 2)`. The other tasks continue; is_done() shows which have ended.
 /// `ends_well(const T&)` decides whether a result counts; without it a T counts if its ok(), or its status.ok(), is
-/// true, or if it has neither. A task that had no memory to begin does not count.
+/// true, or if it has neither. A task that had no memory to begin does not count. The container must exist until
+/// co_await returns, and must not change.
 template <detail::TaskRange Tasks, class Counts = detail::EndsWell>
 [[nodiscard]] auto quorum(Tasks& tasks, size_t count, Counts ends_well = {}) {
   return detail::QuorumOf<Tasks, Counts>(tasks, count, std::move(ends_well));

@@ -277,6 +277,22 @@ TEST(TaskDeathTest, two_coroutines_wait_for_one_task) {
       "two coroutines wait for one task");
 }
 
+/// One of the tasks has ended, and its result is for the first coroutine.
+TEST(TaskDeathTest, a_second_coroutine_wants_the_result_of_one_that_waits) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        Event first;
+        Event second;
+        auto a = number_after(first, 1);
+        auto b = number_after(second, 2);
+        [](Task<int>& x, Task<int>& y) -> Detached { (void)co_await when_all(x, y); }(a, b);
+        first.set();
+        [](Task<int>& on) -> Detached { (void)co_await on; }(a);
+      },
+      "two coroutines wait for one task");
+}
+
 Task<> end_after(Event& event) { co_await event; }
 
 TEST(Task, destroyed_while_a_coroutine_waits_still_gives_its_result) {
