@@ -19,7 +19,7 @@ namespace detail {
 /// True for a null pointer to a function and for an empty std::function. It costs lambdas nothing.
 template <class F>
 constexpr bool is_null(const F& function) {
-  if constexpr (!std::is_empty_v<F> && requires { function == nullptr; }) {
+  if constexpr (!std::is_empty_v<F> && std::is_constructible_v<bool, const F&> && requires { function == nullptr; }) {
     return static_cast<bool>(function == nullptr);
   } else {
     return false;

@@ -148,6 +148,21 @@ TYPED_TEST(Api, null_functions_are_refused) {
   EXPECT_EQ(this->world.ask(session, 7, "x").response, "x");
 }
 
+/// A function object that a null pointer can make, and that is equal to one made so.
+struct Counting {
+  int* runs;
+  Counting(int* counter) : runs(counter) {}  // NOLINT(google-explicit-constructor): on purpose
+  bool operator==(const Counting&) const = default;
+  void operator()() const {
+    if (runs != nullptr) ++*runs;
+  }
+};
+
+TYPED_TEST(Api, functions_that_equal_null_by_a_conversion_are_taken) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  EXPECT_TRUE(this->world.server->post(Counting(nullptr)).ok());
+}
+
 TYPED_TEST(Api, on_request__wrong_arguments_are_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& server = *this->world.server;
