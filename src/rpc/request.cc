@@ -146,8 +146,8 @@ void Request::fail(detail::RequestFront* front, uint16_t app_code) {
 
 Duration Request::time_left(const detail::RequestFront* front) {
   const Incoming* incoming = record_of(front);
-  if (incoming == nullptr || !incoming->has_deadline()) return Duration::max();
   if (is_cancelled(front)) return Duration(0);  // the environment may be gone
+  if (!incoming->has_deadline()) return Duration::max();
   return Duration(static_cast<int64_t>(incoming->deadline_ns)) - incoming->mailbox->environment.now();
 }
 
