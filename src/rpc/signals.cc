@@ -3,6 +3,8 @@
 #include <tern/endpoint.h>
 #include <tern/signals.h>
 
+#include <unistd.h>
+
 #include <csignal>
 
 #include <array>
@@ -30,10 +32,12 @@ struct Place {
 
 // The variables are constant-initialized. A signal handler reads only atomic, lock-free ones.
 constinit std::array<Place, kEndpointsMax> places{};
-constinit std::atomic<int> running{0};  // signal handlers that may be using an endpoint
+constinit std::atomic<int> running{0};                                   // signal handlers that are running
 constinit std::array<std::atomic<int64_t>, kSignals.size()> first_ns{};  // when the first of a kind came; 0: none has
 constinit base::Mutex registration;                                      // guards the variables below
-constinit size_t count GUARDED_BY(registration) = 0;                     // number of endpoints
+constinit uint32_t owner GUARDED_BY(registration) = 0;                   // process_number() of the process of `count`
+constinit size_t count GUARDED_BY(registration) = 0;                     // number of its endpoints
+constinit bool is_installed GUARDED_BY(registration) = false;            // a forked child inherits the handlers
 constinit std::array<struct sigaction, kSignals.size()> previous GUARDED_BY(registration){};
 static_assert(std::atomic<Endpoint*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
@@ -54,7 +58,10 @@ bool is_further(int signal) {
 /// Lets the signal do what it does without stop_all(), once this handler has returned.
 void pass_on(int signal) {
   struct sigaction current = {};
-  if (sigaction(signal, nullptr, &current) == 0 && current.sa_handler == stop_all) std::signal(signal, SIG_DFL);
+  if (sigaction(signal, nullptr, &current) == 0 && current.sa_handler == stop_all) {
+    if (getpid() == 1) _exit(128 + signal);  // the first process of a container, for which default actions do nothing
+    std::signal(signal, SIG_DFL);
+  }
   raise(signal);
 }
 
@@ -70,29 +77,37 @@ void stop_all(int signal) {
     has_own = true;
     endpoint->stop();
   }
-  running.fetch_sub(1, std::memory_order_release);
   if (!has_own || is_further(signal)) pass_on(signal);
+  running.fetch_sub(1, std::memory_order_release);
   errno = error;
 }
 
 void restore(size_t signals) REQUIRES(registration) {
   for (size_t i = 0; i < signals; i++) sigaction(kSignals[i], &previous[i], nullptr);
+  is_installed = false;
 }
 
+/// Without effect for the handlers of an earlier endpoint, or of the parent process.
 bool install() REQUIRES(registration) {
+  if (owner != base::process_number()) count = 0;
+  owner = base::process_number();
+  if (count == 0) {
+    for (auto& first : first_ns) first.store(0);
+  }
+  if (is_installed) return true;
   struct sigaction action = {};
   action.sa_handler = stop_all;
   action.sa_flags = SA_RESTART;
-  for (auto& first : first_ns) first.store(0);
   for (size_t i = 0; i < kSignals.size(); i++) {
     if (sigaction(kSignals[i], &action, &previous[i]) == 0) continue;
     restore(i);
     return false;
   }
+  is_installed = true;
   return true;
 }
 
-/// Removes the endpoint of a place. No signal handler uses it any longer.
+/// Removes the endpoint of a place. No signal handler that may have seen it is running any longer.
 void forget(uint32_t place) {
   places[place].endpoint.store(nullptr, std::memory_order_seq_cst);
   while (running.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
@@ -108,7 +123,7 @@ Result<SignalStop> stop_on_signals(Endpoint& endpoint) {
     // signal.
     places[place].process.store(base::process_number(), std::memory_order_relaxed);
     places[place].endpoint.store(&endpoint, std::memory_order_seq_cst);
-    if (count == 0 && !install()) {
+    if (!install()) {
       forget(place);
       return Status(Code::kUnavailable, "the system does not accept a handler for SIGINT and SIGTERM");
     }
@@ -120,7 +135,8 @@ Result<SignalStop> stop_on_signals(Endpoint& endpoint) {
 
 void SignalStop::release(uint32_t place) {
   const base::MutexLock lock(registration);
-  if (--count == 0) restore(kSignals.size());  // first, as stop_on_signals() installs last
+  const bool is_own = places[place].process.load(std::memory_order_relaxed) == base::process_number();
+  if (is_own && --count == 0) restore(kSignals.size());  // first, as stop_on_signals() installs last
   forget(place);
 }
 

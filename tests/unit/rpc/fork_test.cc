@@ -69,5 +69,29 @@ TEST(ForkedChild, is_ended_by_a_signal_that_does_not_reach_the_parent) {
   EXPECT_TRUE(world.run_until([&] { return poll(&descriptor, 1, 0) == 0; }));
 }
 
+/// A second signal ends a process. The parent's signals do not count.
+TEST(ForkedChild, with_an_endpoint_of_its_own_is_stopped_by_its_first_signal) {
+  World<Shm> world;
+  ASSERT_NO_FATAL_FAILURE(world.make());
+  const SignalStop stop = stop_on_signals(*world.client).value();
+  ASSERT_EQ(raise(SIGTERM), 0);
+  std::this_thread::sleep_for(milliseconds(1100));
+  const pid_t child = fork();
+  if (child == 0) {
+    World<Shm> own;
+    own.make();
+    {
+      const SignalStop own_stop = stop_on_signals(*own.client).value();
+      raise(SIGTERM);
+    }
+    struct sigaction action = {};
+    sigaction(SIGTERM, nullptr, &action);
+    _exit(action.sa_handler == SIG_DFL ? 0 : 1);  // as before the parent's endpoints
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 }  // namespace
 }  // namespace tern::rpc_test
