@@ -149,9 +149,10 @@ Status Port::start() {
     }
     if (is_none_left && i > 0) {
       const std::string free = std::to_string(i), wanted = std::to_string(choice_.queues);
-      return status_of(kNames, Code::kUnavailable, "the network interface has not enough free receive queues",
-                       {interface.name, " has only ", free, " free receive queues, and Xdp::Options::queues wants ",
-                        wanted, ": lower that number, or give the interface more (ethtool -L ", interface.name, ")"});
+      return status_of(kNames, Code::kUnavailable, "the network interface has not enough free pairs of queues",
+                       {interface.name, " has only ", free,
+                        " free pairs of a receive and a send queue, and Xdp::Options::queues wants ", wanted,
+                        ": lower that number, or give the interface more (ethtool -L ", interface.name, ")"});
     }
     if (!status.ok()) return status;
   }
@@ -223,9 +224,9 @@ Status Port::add_queue(bool* is_none_left) {
   }
   *is_none_left = true;
   const std::string queues = std::to_string(all);
-  return status_of(kNames, Code::kUnavailable, "all receive queues of the network interface are taken",
-                   {"all receive queues of ", wanted.interface, " (", queues,
-                    ") are taken by other processes: end one of them, or give the interface more queues (ethtool -L ",
+  return status_of(kNames, Code::kUnavailable, "all queues of the network interface are taken",
+                   {"all pairs of a receive and a send queue of ", wanted.interface, " (", queues,
+                    ") are taken by other processes: end one of them, or give the interface more (ethtool -L ",
                     wanted.interface, ")"});
 }
 

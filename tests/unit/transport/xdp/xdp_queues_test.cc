@@ -174,7 +174,7 @@ TEST_F(XdpQueues, packets_at_the_queue_of_another_process__come_by_the_kernel__a
 
 TEST_F(XdpQueues, too_few_free_queues__are_told) {
   const End end(near(5));
-  test::expect_refusal(end.status, "xdp", Code::kUnavailable, "only 4 free receive queues");
+  test::expect_refusal(end.status, "xdp", Code::kUnavailable, "only 4 free pairs of a receive and a send queue");
 }
 
 /// The kernel keeps the endpoints' frames until the interface is up.

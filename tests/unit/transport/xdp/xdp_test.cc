@@ -211,7 +211,8 @@ TEST_F(XdpTest, queues_of_another_process__are_not_taken_and_told) {
     return std::pair(std::move(end), text);
   });
   EXPECT_EQ(other.said(), "ok");
-  expect_refused(at("tern0"), Code::kUnavailable, "all receive queues of tern0 (1) are taken by other processes");
+  expect_refused(at("tern0"), Code::kUnavailable,
+                 "all pairs of a receive and a send queue of tern0 (1) are taken by other processes");
   other.kill();
   End a(at("tern0")), b(at("tern1"));
   ASSERT_TRUE(a.status.ok()) << a.status.message();
@@ -231,7 +232,8 @@ TEST_F(XdpTest, bad_options__are_named) {
   expect_refused(with(&Xdp::Options::interface, "lo"), Code::kUnavailable, "no Ethernet address");
   expect_refused(with(&Xdp::Options::datagram_bytes, 1473u), Code::kUnavailable, "whose MTU is 1500");
   expect_refused(with(&Xdp::Options::mode, "zero_copy"), Code::kUnavailable, "no zero-copy mode");
-  expect_refused(with(&Xdp::Options::queues, 2u), Code::kUnavailable, "only 1 free receive queues");
+  expect_refused(with(&Xdp::Options::queues, 2u), Code::kUnavailable,
+                 "only 1 free pairs of a receive and a send queue");
   const End end(with(&Xdp::Options::bind, "10.77.0.1:4000"));
   ASSERT_TRUE(end.status.ok()) << end.status.message();
   expect_refused(with(&Xdp::Options::bind, "10.77.0.1:4000"), Code::kUnavailable, "10.77.0.1:4000 is taken");

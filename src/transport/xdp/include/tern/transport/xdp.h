@@ -51,9 +51,9 @@ struct Xdp {
     /// the program and the kernel copies; "generic", for every driver, after the kernel has made a packet of its own.
     /// Empty: the first of these that the driver supports. A named mode that is not supported is an error.
     std::string mode;
-    /// Receive queues of the interface that this process takes, 1 to 64. 0: one free queue for each endpoint; if none
-    /// is free, endpoints share queues. Other processes cannot use these queues. Datagrams that arrive at other queues
-    /// come through the kernel's network stack.
+    /// Queues of the interface that this process takes, 1 to 64; each receives and sends. 0: one free queue for each
+    /// endpoint; if none is free, endpoints share queues. Other processes cannot use these queues. Datagrams that
+    /// arrive at other queues come through the kernel's network stack.
     uint32_t queues = 0;
     /// Bytes of a datagram's UDP payload, 536 to 3774; 0: as many as the interface's MTU allows. Lower it where a link
     /// on the path has a smaller MTU. Peers use the smaller of their values.
