@@ -203,7 +203,8 @@ Status PortCore::configure(const DpdkPlan& plan) {
   // The configuration's MTU only sizes buffers, and is what rte_eth_dev_get_mtu() returns from now on.
   if (choice_.mtu_bytes != 0) error = rte_eth_dev_set_mtu(id_, static_cast<uint16_t>(plan.mtu_bytes));
   // A device without an MTU of its own; or its interface has this MTU, and the process has no right to change it.
-  if (error == -ENOTSUP || (error != 0 && has_mtu(device_->facts().info.if_index, plan.mtu_bytes))) error = 0;
+  const bool is_forbidden = error == -EPERM || error == -EACCES;
+  if (error == -ENOTSUP || (is_forbidden && has_mtu(device_->facts().info.if_index, plan.mtu_bytes))) error = 0;
   return error == 0 ? Status() : why_refused(facts_.name, "the MTU of Dpdk::Options::mtu", error);
 }
 

@@ -44,7 +44,7 @@ struct Dpdk {
     /// other processes share. They hold for the whole process; those of the first endpoint are used.
     std::string eal;
     /// IP address and prefix length, "10.0.0.1/24" or "2001:db8::1/64", of a device without an interface in the kernel;
-    /// no other host may have the address. Empty: the kernel's interface has the address.
+    /// no link-local IPv6 address, and no other host may have it. Empty: the kernel's interface has the address.
     std::string address;
     /// The next hop to addresses outside of the prefix of `address`. Empty: there are no such peers.
     std::string gateway;
