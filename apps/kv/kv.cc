@@ -124,12 +124,14 @@ class Load {
   }
   /// Must be called after run(). Returns 0 if the run succeeded. Otherwise prints a sentence and returns the exit code.
   int explain_failure() {
-    if (control_.has_failed) return programs::fail("%s", control_.problem().c_str());
-    for (const auto& client : clients_) {
-      if (client->is_done()) continue;
+    const auto is_done = [](const auto& client) { return client->is_done(); };
+    const bool is_whole = !control_.has_failed && std::all_of(clients_.begin(), clients_.end(), is_done);
+    // An error after an interruption is not explained, because the interruption has often ended the server, too.
+    if (programs::interrupted && !is_whole) {
       programs::fail("interrupted before everything was read back");
       return programs::kInterruptedExit;
     }
+    if (control_.has_failed) return programs::fail("%s", control_.problem().c_str());
     const auto has_results = [](const auto& client) { return client->report().has_results(); };
     if (std::any_of(clients_.begin(), clients_.end(), has_results)) return 0;
     return programs::fail("nothing to report: no operation was answered during --seconds");

@@ -298,11 +298,13 @@ class ClientSide {
     return std::all_of(loads_.begin(), loads_.end(), [this](const auto& load) { return load->ended() == phases_; });
   }
   bool is_going_on() {
+    // First, because an interruption has often ended the server, too.
+    if (programs::interrupted) return false;
     for (const auto& load : loads_) {
       if (load->has_failed()) return fail(load->problem());
     }
     if (threads_.has_ended()) return fail("an event loop has ended: " + threads_.problem());
-    return !programs::interrupted;
+    return true;
   }
 
   std::unique_ptr<tern::Nexus> nexus_;
