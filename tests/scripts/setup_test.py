@@ -17,6 +17,7 @@ class Setup(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         write_program(self.path('id'), ['0\n'], '')
+        write_program(self.path('dpkg'), ['amd64\n'], '')
         write_program(self.path('sleep'), [''], '')
 
     def path(self, name):
@@ -43,32 +44,38 @@ exit 0
             return done.stdout, file.read().split()
 
     def states(self, *states):
-        """dpkg-query expands the format once for each architecture of the package."""
+        """dpkg-query expands the format once for each architecture of the package. Each state is 'ARCHITECTURE STATE'."""
         with open(self.path('dpkg-query'), 'w', encoding='utf-8') as file:
-            file.write('#!/bin/sh\nfor word; do case $word in -f=*) format=${word#-f=} ;; esac; done\n'
-                       'end=${format#*\\}}\n' + ''.join(f'printf "%s$end" {state}\n' for state in states))
+            file.write('#!/bin/sh\nfor word; do case $word in -f=*) format=${word#-f=} ;; esac; done\n')
+            for state in states:
+                architecture, status = state.split()
+                file.write("printf \"$(printf %s \"$format\" | "
+                           f"sed 's/${{Architecture}}/{architecture}/; s/${{db:Status-Status}}/{status}/')\"\n")
         os.chmod(self.path('dpkg-query'), 0o755)
 
-    def test_packages_of_two_architectures_are_installed(self):
+    def test_packages_of_this_architecture_and_of_all_are_installed(self):
         self.write_apt_get(0, '')
-        for states in (('installed', 'installed'), ('not-installed', 'installed'), ('installed', 'config-files')):
+        for states in (('amd64 installed',), ('amd64 installed', 'i386 installed'), ('i386 not-installed', 'amd64 installed'),
+                       ('all installed',)):
             self.states(*states)
             output, calls = self.run_setup()
             self.assertIn('everything for bench is installed', output)
             self.assertEqual(calls, [])
 
-    def test_removed_packages_are_installed(self):
-        self.states('not-installed', 'config-files')
-        self.write_apt_get(0, '')
-        self.assertEqual(self.run_setup()[1], ['update', 'install'])
+    def test_packages_that_are_not_here_or_of_another_architecture_are_missing(self):
+        for states in (('amd64 not-installed',), ('amd64 config-files', 'i386 installed'), ('i386 installed',), ()):
+            self.write_apt_get(0, '')
+            self.states(*states)
+            self.assertEqual(self.run_setup()[1], ['update', 'install'])
+            os.remove(self.path('apt-get.calls'))
 
     def test_update_waits_for_a_lock(self):
-        self.states('not-installed')
+        self.states('amd64 not-installed')
         self.write_apt_get(2, LOCKED)
         self.assertEqual(self.run_setup()[1], ['update', 'update', 'update', 'install'])
 
     def test_update_that_fails_otherwise_is_not_repeated(self):
-        self.states('not-installed')
+        self.states('amd64 not-installed')
         self.write_apt_get(5, 'E: Could not resolve a name')
         self.assertEqual(self.run_setup()[1], ['update', 'install'])
 
