@@ -373,7 +373,7 @@ typedef struct tern_session_options {
   uint32_t window;                 ///< 1 to 64 requests in flight, further ones wait; default 8
   int32_t congestion_control;      ///< TERN_CC_*
   int64_t reconnect_pause_ns;      ///< with reconnect: first pause, which each attempt doubles; default 10 ms
-  int64_t reconnect_pause_max_ns;  ///< with reconnect: the longest pause; default 1 s
+  int64_t reconnect_pause_max_ns;  ///< with reconnect: the longest pause, at least 1 ms and the first; default 1 s
   uint32_t reconnect;  ///< 1: connect again when the session is lost, refused or does not open; its calls still end
   uint32_t reserved;   ///< 0
 } tern_session_options;
