@@ -324,7 +324,7 @@ TEST_P(KvStore, successor_with_an_empty_store_is_detected) {
 }
 
 TEST_P(KvStore, damaged_value_in_the_store_is_detected) {
-  const std::vector<std::string> words = with({"--json", "--seconds=0.1", "--get_share=1", "--keys=50",
+  const std::vector<std::string> words = with({"--json", "--seconds=1", "--get_share=1", "--keys=50",
                                                "--value_bytes=300", "--memory_mb=4", "--store=" + directory_.store()});
   Kv first(directory_, words);
   ASSERT_EQ(first.exit_code(), 0) << first.error();

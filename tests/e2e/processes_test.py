@@ -51,7 +51,7 @@ def server_of(process):
 
 class AbortedServers(unittest.TestCase):
     def test_server_that_fails_at_its_end_is_a_failure(self):
-        for words in (('microbench/latency', '--seconds=2'), ('apps/hello',), ('apps/kv', '--seconds=0.1', '--keys=100'),
+        for words in (('microbench/latency', '--seconds=2'), ('apps/hello',), ('apps/kv', '--seconds=1', '--keys=100'),
                       ('apps/masstree', '--seconds=0.1', '--keys=1000')):
             if not os.path.exists(path_of(words[0])):
                 continue

@@ -387,7 +387,7 @@ class Built(unittest.TestCase):
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, 'wants two CPUs')
     def test_a_short_run_of_all_of_them(self):
         done = subprocess.run([os.path.join(SCRIPTS, 'compare'), f'--build-dir={BUILD}', '--filter=shm.latency',
-                               '--load=busy', '--rounds=1', '--seconds=0.5', '--json'], capture_output=True, text=True,
+                               '--load=busy', '--rounds=1', '--seconds=1.5', '--json'], capture_output=True, text=True,
                               check=False, timeout=400)
         self.assertEqual(done.returncode, 0, done.stderr)
         head, *lines = (json.loads(text) for text in done.stdout.splitlines())

@@ -91,6 +91,15 @@ def texts(facts, about, level=None):
     return [one.text for one in rules.judge(facts) if one.about == about and level in (None, one.level)]
 
 
+def is_running(pid):
+    """False also for a process that has ended, and that nobody has reaped."""
+    try:
+        with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
+            return file.read().rpartition(')')[2].split()[0] != 'Z'
+    except FileNotFoundError:
+        return False
+
+
 class Looking(unittest.TestCase):
     def test_facts_of_a_machine_are_read(self):
         facts, unseen = facts_of(MACHINE)
@@ -448,10 +457,10 @@ class Paths(unittest.TestCase):
                 self.assertEqual(proof.run([program], 1)['why'], 'it did not end within 5 s')
             with open(program + '.pid', encoding='utf-8') as file:
                 pid = int(file.read())
-        deadline = time.monotonic() + 30  # its parent has ended, and init may reap it late
-        while os.path.exists(f'/proc/{pid}') and time.monotonic() < deadline:
+        deadline = time.monotonic() + 30  # its parent has ended, and init may reap it late or never
+        while is_running(pid) and time.monotonic() < deadline:
             time.sleep(0.01)
-        self.assertFalse(os.path.exists(f'/proc/{pid}'))
+        self.assertFalse(is_running(pid))
 
     def test_machine_without_namespaces__is_untried(self):
         with tempfile.TemporaryDirectory() as folder:
