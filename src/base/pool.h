@@ -1,5 +1,5 @@
-// Objects of one type from slabs: stable addresses, constant time, memory kept for reuse until the pool dies.
-// One thread.
+// Objects of one type from slabs: stable addresses, constant time, memory kept for reuse until trim() or the pool's
+// end. One thread.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,19 @@ class Pool {
     taken_--;
   }
   size_t taken() const { return taken_; }
+  /// Gives back the memory of all slabs but the first, unless an object is taken.
+  void trim() {
+    if (taken_ != 0 || slabs_.size() < 2) return;
+    for (size_t i = 1; i < slabs_.size(); i++) {
+      if (slabs_[i].bytes < kHugeSlabBytes) forget_pages(slabs_[i].cells, slabs_[i].bytes);  // malloc would keep them
+      unmap_slab(slabs_[i].cells, slabs_[i].bytes);
+    }
+    slabs_.resize(1);
+    free_ = nullptr;
+    fresh_ = slabs_[0].cells;
+    capacity_ = std::min(kFirstSlab, kHugeCount);
+    fresh_end_ = fresh_ + capacity_;
+  }
   /// The memory of all slabs.
   size_t bytes() const { return capacity_ * sizeof(Cell); }
 
@@ -61,8 +74,9 @@ class Pool {
     Cell* cells;
     size_t bytes;
   };
+  static constexpr size_t kHugeCount = kHugeSlabBytes / sizeof(Cell);
+
   bool grow() {
-    constexpr size_t kHugeCount = kHugeSlabBytes / sizeof(Cell);
     const size_t count = std::min(std::max(kFirstSlab, capacity_), kHugeCount);
     const size_t bytes = count == kHugeCount ? kHugeSlabBytes : count * sizeof(Cell);
     if (!try_reserve(slabs_, slabs_.size() + 1)) return false;

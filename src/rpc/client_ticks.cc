@@ -191,6 +191,7 @@ void ClientSessions::rest_at_once(Client* client) {
 /// Called when a session has left ticking_.
 void ClientSessions::try_rest(Client* client) {
   if (client->session.try_rest() && client->is_plain()) fall_asleep(client);
+  if (ticking_.empty() && resting_.empty()) pools_.trim();
 }
 
 /// Marks a session at rest whose next call cannot be refused, if there are many sessions.

@@ -21,22 +21,21 @@ struct alignas(64) Server {
 
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
-  bool is_dead : 1 = false;  ///< the session has ended; the object is freed when no list names it
-  bool has_pair_peer : 1 = false;
-  bool is_pathless : 1 = false;  ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
-  bool is_in_held : 1 = false;   ///< in ServerSessions::held_
-  uint16_t abandoned = 0;        ///< requests that the application has and that the client has given up
-  [[no_unique_address]] session::ServerSession session;  // packets_shown is in its padding
+  bool is_dead : 1 = false;        ///< the session has ended; the object is freed when no list names it
+  bool has_pair_peer : 1 = false;  ///< session.pair_peer() may be the client's, and is not proved yet (clause 7.7.4)
+  bool is_pathless : 1 = false;    ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
+  bool is_in_held : 1 = false;     ///< in ServerSessions::held_
+  uint16_t abandoned = 0;          ///< requests that the application has and that the client has given up
+  session::ServerSession session;
   uint32_t packets_shown = 0;  ///< packets sent and received up to Publisher's last look; low half
-  Run* run = nullptr;          ///< run of the client's Nexus; null after is_dead
+  uint32_t name_high = 0;
+  Run* run = nullptr;  ///< run of the client's Nexus; null after is_dead
   base::ListLinks<Server> in_run;
   base::ListLinks<Server> in_path_list;
   union {
     uint64_t path_until_ns = 0;  ///< is_pathless: time at which the session ends
     uint64_t heard_ns;           ///< not is_pathless: time of the last proved packet that was not of the common case
   };
-  transport::PeerId pair_peer = 0;  ///< has_pair_peer: peer at which the client may be, not proved yet (clause 7.7.4)
-  uint32_t name_high = 0;
 
   /// The session's name in the table of sessions.
   uint64_t name() const { return uint64_t{name_high} << 32 | session.local_key(); }

@@ -174,7 +174,7 @@ void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   credits_.set_long_requests(pools_.assemblies.taken());
   if (tell_peer) context_.nexus.disconnect(context_.port, server->session.local_key(), false);
   context_.transport.disconnect(server->peer);
-  if (server->has_pair_peer) context_.transport.disconnect(server->pair_peer);
+  if (server->has_pair_peer) context_.transport.disconnect(server->session.pair_peer());
   server->has_pair_peer = false;
   dead_.push_back(server);
   log_end(server, status, peer);
@@ -378,15 +378,15 @@ void ServerSessions::answer_pair_probe(Server* server) {
   if (!peer.ok()) return;
   uint32_t token = server->session.pair_token();
   // The address of the last token keeps it, also once it has become the session's peer.
-  const bool has_token = server->session.has_pair_token() && *peer == server->pair_peer;
+  const bool has_token = server->session.has_pair_token() && *peer == server->session.pair_peer();
   if (has_token) {
     transport.disconnect(*peer);  // one reference is enough
   } else {
     const uint64_t random = context_.nexus.environment().random();
     if (random == 0) return transport.disconnect(*peer);  // the system refuses random numbers
-    if (server->has_pair_peer) transport.disconnect(server->pair_peer);
+    if (server->has_pair_peer) transport.disconnect(server->session.pair_peer());
     server->has_pair_peer = true;
-    server->pair_peer = *peer;
+    server->session.pair_peer() = *peer;
     token = static_cast<uint32_t>(random) & wire::kTokenMask;
   }
   server->session.owe_pair_reply(token);
@@ -397,11 +397,11 @@ void ServerSessions::answer_pair_probe(Server* server) {
 void ServerSessions::follow(Server* server) {
   if (!server->has_pair_peer) return;  // followed already
   server->has_pair_peer = false;
-  if (server->pair_peer != server->peer) {
+  if (server->session.pair_peer() != server->peer) {
     context_.counters.paths_followed++;
     context_.log.session(LogKind::kPathMoved, Session{server->name()}, false, server->run->address);
   }
-  context_.transport.disconnect(std::exchange(server->peer, server->pair_peer));
+  context_.transport.disconnect(std::exchange(server->peer, server->session.pair_peer()));
 }
 
 // ---- For tests ----

@@ -72,7 +72,7 @@ SendTurn RpcCore<Impl>::transmit_rest(Server* server) {
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
   if (session.owes_pair_reply()) {  // a refused packet counts as lost
     const wire::Header reply = session.pair_reply(core_.server_sessions().credit_limit());
-    packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
+    packets += transport_->send(server->session.pair_peer(), reply, nullptr, 0, nullptr) ? 1 : 0;
   }
   context().counters.packets_sent += packets;
   if (turn == Turn::kNothing) return SendTurn::kDone;

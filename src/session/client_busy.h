@@ -73,6 +73,12 @@ struct ClientPools {
   uint64_t report_delay_min_ns = 0;
   ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
   ControllerCounters controller_counters;
+
+  /// Gives back the memory for calls that no session has.
+  void trim() {
+    busy.trim();
+    slots.trim();
+  }
 };
 
 }  // namespace tern::session

@@ -78,11 +78,12 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
 ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
                                     uint64_t now_ns, ServerPools& pools) {
   const uint32_t index = slot_index_of(header.request_number());
-  ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
-  if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
+  const bool is_proven = index < window_ && number_of(index) == header.request_number();
+  if (!is_proven) return dropped(Drop::kUnproven);
+  ServerSlot* slot = slot_at(index);
   if (!can_accept(number, pools, true)) return dropped(Drop::kNoMemory);
   accept(number, payload.is_marked, pools);
-  if (slot->phase == Phase::kFailed) {  // the response was given up meanwhile
+  if (slot != nullptr && slot->phase == Phase::kFailed) {  // the response was given up meanwhile
     answer_again(slot, 0, number, now_ns);
     return dropped(Drop::kStale);
   }
@@ -90,7 +91,7 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
     owe_credit_return(number, now_ns);
     return dropped(Drop::kMalformed);
   }
-  const bool is_answered = slot->phase == Phase::kResponded;
+  const bool is_answered = slot != nullptr && slot->phase == Phase::kResponded;
   const uint64_t packets = is_answered ? response_packets(*slot, payload_of(header.payload_code())) : 0;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
@@ -152,8 +153,11 @@ ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64
     const uint32_t index = slot_index_of(request_number);
     ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
     const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
-    if (is_answered && slot->request_number == request_number) end_slot(slot, offers);
+    if (!is_answered || slot->request_number != request_number) continue;
+    end_slot(slot, offers);
+    rest_slot(slot, offers.pools());
   }
+  offers.pools().trim();
   owe_credit_return(number, now_ns);
   return {};
 }

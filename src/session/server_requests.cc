@@ -65,8 +65,10 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
     return payload.bytes == header.message_bytes() ? on_new_request(header, payload, number, now_ns, offers)
                                                    : on_new_long_request(header, payload, number, now_ns, offers);
   }
-  if (slot_at(index) == nullptr) return dropped(Drop::kStale);
-  return on_known_request(slot_at(index), header, payload, number, now_ns, pools);
+  if (slot_at(index) != nullptr) return on_known_request(slot_at(index), header, payload, number, now_ns, pools);
+  accept(number, payload.is_marked, pools);
+  owe_credit_return(number, now_ns);
+  return dropped(Drop::kStale);
 }
 
 /// Gives the slot to a new request. The slot's last request ends, except for the memory of its response, which the next

@@ -178,6 +178,12 @@ void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
   if (extras_->ranges.empty()) due_ &= ~kRanges;
 }
 
+void ServerSession::owe_pair_reply(uint32_t token) {
+  path_.on_pair_reply(token == extras_->pair_token);
+  extras_->pair_token = token;
+  due_ |= kPairReply;
+}
+
 wire::Header ServerSession::pair_reply(uint8_t credit_limit) {
   due_ &= ~kPairReply;
   return path_.pair_reply(remote_key_, next_number_++, extras_->pair_echo, extras_->pair_token, credit_limit);

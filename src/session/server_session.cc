@@ -42,7 +42,9 @@ ServerSession::ServerSession(const ServerTerms& terms)
       path_(terms.path_token, terms.session_token, terms.first_request_count),
       payload_bytes_max_(terms.payload_bytes_max),
       local_key_(terms.local_key),
-      first_number_(terms.first_number) {}
+      first_number_(terms.first_number) {
+  second_number_ = number_before_first(1);
+}
 
 ServerSession::~ServerSession() { CHECK(slots_ == &only_slot_ && only_slot_ == nullptr && extras_ == nullptr); }
 
@@ -54,7 +56,7 @@ void ServerSession::give_back(ServerPools& pools) {
     CHECK(slot->response == nullptr);
     if (slot != &first_slot_) pools.slots.give(slot);
   }
-  if (slots_ != &only_slot_) delete[] std::exchange(slots_, &only_slot_);
+  give_back_array(pools);
   only_slot_ = nullptr;
   received_.give_back(pools.number_bits);
   if (extras_ != nullptr) pools.extras.give(std::exchange(extras_, nullptr));
@@ -147,26 +149,69 @@ void ServerSession::owe_path_reply(uint64_t number, uint32_t payload_bytes) {
 
 // ---- Slots ----
 
+uint32_t ServerSession::number_before_first(uint32_t index) const {
+  return (path_.first_request_number() | index) - wire::kSlotsMax;
+}
+
+uint32_t ServerSession::number_of(uint32_t index) const {
+  if (const ServerSlot* slot = slot_at(index)) return slot->request_number;
+  if (index == 1) return second_number_;
+  return index == 0 || index > slot_mask_ ? number_before_first(index) : rested_numbers()[index];
+}
+
 /// Makes space for the pointers to the slots up to `index`. False: no memory.
-bool ServerSession::grow_slots(uint32_t index) {
+bool ServerSession::grow_slots(uint32_t index, ServerPools& pools) {
   const uint32_t count = std::bit_ceil(index + 1);
-  auto** slots = new (std::nothrow) ServerSlot*[count]();
+  ServerSlot** slots = nullptr;
+  if (count > 2) {  // a number follows for each pointer
+    const size_t bytes = count * (sizeof(uintptr_t) + sizeof(uint32_t));
+    slots = static_cast<ServerSlot**>(::operator new(bytes, std::nothrow));
+  } else if (auto* pair = pools.slot_pairs.take()) {
+    slots = pair->data();
+  }
   if (slots == nullptr) return false;
-  std::copy_n(slots_, slot_mask_ + 1, slots);
-  if (slots_ != &only_slot_) delete[] slots_;
+  for (uint32_t i = 0; i < count; i++) {
+    slots[i] = slot_at(i);
+    if (count > 2) reinterpret_cast<uint32_t*>(slots + count)[i] = number_of(i);
+  }
+  give_back_array(pools);
   slots_ = slots;
   slot_mask_ = count - 1;
   return true;
 }
 
+/// Leaves the pointer to the first slot.
+void ServerSession::give_back_array(ServerPools& pools) {
+  ServerSlot** slots = std::exchange(slots_, &only_slot_);
+  const uint32_t mask = std::exchange(slot_mask_, 0u);
+  only_slot_ = slots[0];
+  if (mask == 1) {
+    pools.slot_pairs.give(reinterpret_cast<std::array<ServerSlot*, 2>*>(slots));
+  } else if (mask != 0) {
+    ::operator delete(slots);
+  }
+}
+
 /// Null: no memory.
 ServerSlot* ServerSession::make_slot(uint32_t index, ServerPools& pools) {
-  if (index > slot_mask_ && !grow_slots(index)) return nullptr;
+  if (index > slot_mask_ && !grow_slots(index, pools)) return nullptr;
   ServerSlot* slot = index == 0 ? &first_slot_ : pools.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = number_of(index);
   slots_[index] = slot;
   return slot;
+}
+
+/// Gives back the memory of a slot that end_slot() has ended. The first slot's is a part of the session.
+void ServerSession::rest_slot(ServerSlot* slot, ServerPools& pools) {
+  if (slot == &first_slot_) return;
+  const uint32_t number = slot->request_number;
+  const uint32_t index = slot_index_of(number);
+  pools.slots.give(slot);
+  slots_[index] = nullptr;
+  if (slot_mask_ > 1) rested_numbers()[index] = number;
+  if (index == 1) second_number_ = number;
+  if (slot_mask_ == 1) give_back_array(pools);
 }
 
 void ServerSession::give_back_assembly(ServerSlot* slot, ServerOffers& offers) {
@@ -208,7 +253,10 @@ bool ServerSession::forget_old(uint64_t now_ns, uint64_t since_ns, ServerOffers&
     if (is_busy(*slot) || slot->response == nullptr) continue;
     const uint64_t asked_ns = std::max(slot->received_ns, since_ns);
     const bool is_old = now_ns >= asked_ns && now_ns - asked_ns >= kKeepNs && !is_to_leave(*slot);
-    if (is_old) end_slot(slot, offers);
+    if (is_old) {
+      end_slot(slot, offers);
+      rest_slot(slot, offers.pools());
+    }
     keeps_some |= !is_old;
   }
   return keeps_some;

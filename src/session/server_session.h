@@ -65,9 +65,11 @@ class TERN_API ServerSession {
   uint32_t window() const { return window_; }
   /// True if the client has shown that it receives at its address (clause 7.7). Before that there are no slots.
   bool is_open() const { return is_open_; }
-  /// Null: the slot has had no request. `index` must be below window().
+  /// Null: the slot has had no request, or the client has all its responses. `index` must be below window().
   ServerSlot* slot(uint32_t index) const { return is_open_ ? slot_at(index) : nullptr; }
   static uint32_t index_of(const ServerSlot& slot) { return slot_index_of(slot.request_number); }
+  /// Number of a slot's present or last request. A slot that has had none also has such a number.
+  uint32_t number_of(uint32_t index) const;
   /// True if a packet with this number was accepted, or is too old to tell. For tests.
   bool has_received(const wire::Header& header) const { return received_.admit(header.number()) == 0; }
   /// True if the slot has a request that has not been answered.
@@ -137,11 +139,7 @@ class TERN_API ServerSession {
   /// Must be called at once after ServerVerdict::wants_pair. pair_reply() then answers that packet, and the caller
   /// sends the reply to the packet's source address, after transmit() has returned kNothing. `token`: 31 random bits,
   /// new ones for each address. The token of the address before is not valid any more (clause 7.7.4).
-  void owe_pair_reply(uint32_t token) {
-    path_.on_pair_reply(token == extras_->pair_token);
-    extras_->pair_token = token;
-    due_ |= kPairReply;
-  }
+  void owe_pair_reply(uint32_t token);
   bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
   /// Returns the header-only reply that is owed, and counts it as sent.
   wire::Header pair_reply(uint8_t credit_limit);
@@ -214,6 +212,8 @@ class TERN_API ServerSession {
   uint32_t heard_epoch = 0;  ///< last epoch in which the client got an answer; low half
   /// Last epoch in which a packet of a long request came; low half. Only after ServerVerdict::is_part.
   uint32_t& heard_long_epoch() { return extras_->heard_long_epoch; }
+  /// The endpoint's note of the peer that has got the last pair token. Only after ServerVerdict::wants_pair.
+  uint32_t& pair_peer() { return extras_->pair_peer; }
 
  private:
   // Bits of due_: packets to send besides responses.
@@ -238,18 +238,18 @@ class TERN_API ServerSession {
   static void check_transition(ServerSlot::Phase from, ServerSlot::Phase to);
 
   // Slots.
-  /// Null: the slot has had no request. `index` must be below window().
+  /// Null: the slot has no memory. `index` must be below window().
   ServerSlot* slot_at(uint32_t index) const { return index <= slot_mask_ ? slots_[index] : nullptr; }
   ServerSlot* find_or_make_slot(uint32_t index, ServerPools& pools) {
     return slot_at(index) != nullptr ? slot_at(index) : make_slot(index, pools);
   }
   ServerSlot* make_slot(uint32_t index, ServerPools& pools);
-  bool grow_slots(uint32_t index);
-  /// Number of the slot's present or last request. A slot that has not been made also has such a number.
-  uint32_t number_of(uint32_t index) const {
-    const ServerSlot* slot = slot_at(index);
-    return slot != nullptr ? slot->request_number : (path_.first_request_number() | index) - wire::kSlotsMax;
-  }
+  uint32_t number_before_first(uint32_t index) const;
+  bool grow_slots(uint32_t index, ServerPools& pools);
+  void give_back_array(ServerPools& pools);
+  void rest_slot(ServerSlot* slot, ServerPools& pools);
+  /// Only if slot_mask_ > 1: the numbers of slots without memory, which follow the pointers.
+  uint32_t* rested_numbers() const { return reinterpret_cast<uint32_t*>(slots_ + slot_mask_ + 1); }
   void end_slot(ServerSlot* slot, ServerOffers& offers);
   static bool may_end(const ServerSlot* slot, ServerOffers& offers) {
     return slot == nullptr || slot->call == nullptr || offers.may_abandon(slot->call);
@@ -352,8 +352,7 @@ class TERN_API ServerSession {
   /// Slots whose packet 0 must be sent. The bit of an idle slot stands for the acknowledgement of its cancel.
   uint64_t response_mask_ = 0;
   uint64_t next_number_;
-  /// &only_slot_ while no slot but the first has had a request. Then pointers to the slots, in an array whose size is a
-  /// power of two. Null: the slot has had no request.
+  /// The slots, in an array of a power of two; rested_numbers() follow more than two. Null: the slot has no memory.
   ServerSlot** slots_ = &only_slot_;
   ServerSlot* only_slot_ = nullptr;
   // Every request touches the fields up to the first member of `received_`. With the 8 B that the endpoint keeps before
@@ -376,6 +375,7 @@ class TERN_API ServerSession {
   ServerSlot first_slot_;  ///< slot 0; fills the third cache line
 
   const uint32_t first_number_;  ///< first number of this side's packets, 24 bits
+  uint32_t second_number_;       ///< number_of(1) while that slot has no memory
 };
 
 // ---- The common case, inline ----

@@ -10,6 +10,7 @@
 //     +---- cancel (from anywhere), finished-request report, or the next request on the slot --+
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include <tern/detail/buffer.h>
@@ -58,6 +59,7 @@ struct ServerExtras {
   uint64_t long_bytes_sent = 0;      ///< ServerSession::long_bytes_sent()
   uint64_t long_bytes_received = 0;  ///< ServerSession::long_bytes_received()
   uint32_t heard_long_epoch = 0;     ///< ServerSession::heard_long_epoch()
+  uint32_t pair_peer = 0;            ///< ServerSession::pair_peer()
   uint32_t pair_token = 0;           ///< token of the last pair reply; valid with ServerPath::has_pair_token()
   uint32_t pair_echo = 0;            ///< number of the paired short probe that the next pair reply answers
 };
@@ -65,11 +67,18 @@ struct ServerExtras {
 /// Memory that the server sessions of one endpoint share.
 struct ServerPools {
   base::Pool<ServerSlot> slots;
+  base::Pool<std::array<ServerSlot*, 2>> slot_pairs;  ///< of sessions of which only the first two slots have memory
   base::Pool<Assembly, 8> assemblies;
   base::Pool<ServerExtras, 8> extras;
   NumberWindow::Pool number_bits;
   /// Largest payload that the transport takes for packets of long messages; 0: no more than ServerTerms says.
   uint32_t large_payload_bytes = 0;
+
+  /// Gives back the memory of slots if no session has any.
+  void trim() {
+    slots.trim();
+    slot_pairs.trim();
+  }
 };
 
 }  // namespace tern::session

@@ -554,8 +554,8 @@ class World {
     }
     const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
     const ServerSlot* slot = index < options_.window ? server_->slot(index) : nullptr;
-    const bool was_at_rest =
-        slot != nullptr && slot->phase == ServerSlot::Phase::kIdle && slot->request_number == header.request_number();
+    const bool is_idle = slot == nullptr || slot->phase == ServerSlot::Phase::kIdle;
+    const bool was_at_rest = is_idle && server_->number_of(index) == header.request_number();
     if (header.kind() == wire::Kind::kRequest && slot != nullptr && session::ServerSession::is_busy(*slot) &&
         header.request_number() == slot->request_number + wire::kSlotsMax) {
       fail("a slot is taken again before its request has ended");

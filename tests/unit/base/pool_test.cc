@@ -50,6 +50,29 @@ TEST(PoolTest, give__makes_room_for_the_next) {
   }
 }
 
+TEST(PoolTest, trim__gives_back_what_no_object_needs) {
+  Pool<Item> pool;
+  pool.trim();
+  pool.give(pool.take(1));
+  const size_t bytes = pool.bytes();
+  pool.trim();
+  EXPECT_EQ(pool.bytes(), bytes);
+  for (int round = 0; round < 3; round++) {
+    std::vector<Item*> items;
+    for (uint64_t i = 0; i < 20000; i++) items.push_back(pool.take(i));
+    for (uint64_t i = 0; i < items.size(); i++) ASSERT_EQ(items[i]->value, i);
+    while (items.size() > 1) {
+      pool.give(items.back());
+      items.pop_back();
+    }
+    pool.trim();
+    EXPECT_GT(pool.bytes(), 20000 * sizeof(Item)) << "an object is taken";
+    pool.give(items.back());
+    pool.trim();
+    EXPECT_EQ(pool.bytes(), bytes);
+  }
+}
+
 #ifndef TERN_IS_SANITIZED  // a sanitizer's allocator keeps notes of these pages
 TEST(PoolTest, take__touches_no_huge_page_for_one_object) {
   constexpr size_t kPools = 16, kObjects = 4097;  // the last object is in a slab of one huge page

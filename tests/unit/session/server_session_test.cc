@@ -37,6 +37,7 @@ class ServerSessionTest : public testing::Test {
     end();
     EXPECT_EQ(pools_.extras.taken(), 0u);
     EXPECT_EQ(pools_.slots.taken(), 0u);
+    EXPECT_EQ(pools_.slot_pairs.taken(), 0u);
     EXPECT_EQ(pools_.assemblies.taken(), 0u);
     EXPECT_EQ(pools_.number_bits.taken(), 0u);
     EXPECT_EQ(offers_.arriving_bytes, 0u);
@@ -1397,6 +1398,47 @@ TEST_F(ServerSessionTest, report_frees_answered_slots_only) {
   const wire::Header answer = only_answer();
   EXPECT_EQ(answer.kind(), Kind::kCr) << "the client need not say it again";
   EXPECT_EQ(answer.echo(), client_number_);
+}
+
+TEST_F(ServerSessionTest, slots_give_their_memory_back_and_keep_their_numbers) {
+  constexpr uint32_t kSecond = kFirst | 1;
+  for (uint32_t round = 0; round < 3; round++) {
+    for (uint32_t number : {kFirst, kSecond}) respond(begin(number + 64 * round), 10);
+    sent();
+    EXPECT_EQ(pools_.slots.taken(), 1u);
+    report(numbers({kFirst + 64 * round, kSecond + 64 * round}));
+    sent();
+    EXPECT_EQ(session_->slot(1), nullptr);
+    EXPECT_EQ(pools_.slots.taken(), 0u);
+    EXPECT_EQ(pools_.slot_pairs.taken(), 0u);
+    // Late packets of the last request run nothing and cost no credit.
+    EXPECT_EQ(drop_of(request(kSecond + 64 * round, 10), 10), Drop::kStale);
+    EXPECT_EQ(only_answer().kind(), Kind::kCr);
+    receive(probe(kSecond + 64 * round));
+    EXPECT_EQ(only_answer().kind(), Kind::kCr);
+    EXPECT_FALSE(ask(kSecond + 64 * round, 1, 2));
+    EXPECT_EQ(only_answer().kind(), Kind::kCr);
+    EXPECT_EQ(session_->slot(1), nullptr);
+    expect_no_effect(request(kSecond + 64 * (round + 2), 10), 10, Drop::kUnproven);
+  }
+}
+
+TEST_F(ServerSessionTest, slots_beside_busy_ones_give_their_memory_back) {
+  constexpr uint32_t kSecond = kFirst | 1, kFourth = kFirst | 3;
+  respond(begin(kSecond), 10);
+  begin(kFourth);
+  sent();
+  report(numbers({kSecond}));
+  EXPECT_EQ(session_->slot(1), nullptr);
+  EXPECT_EQ(pools_.slots.taken(), 1u);
+  respond(session_->slot(3), 10);
+  respond(begin(kSecond + 64), 10);
+  EXPECT_EQ(sent().size(), 3u);
+  report(numbers({kSecond + 64, kFourth}));
+  EXPECT_EQ(pools_.slots.taken(), 0u);
+  cancel(kFourth + 64);
+  EXPECT_EQ(session_->slot(3)->phase, Phase::kIdle);
+  EXPECT_EQ(begin(kFourth + 128)->request_number, kFourth + 128);
 }
 
 TEST_F(ServerSessionTest, responses_that_nobody_asks_for_are_given_up_in_time) {
