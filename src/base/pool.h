@@ -58,7 +58,7 @@ class Pool {
     slabs_.resize(1);
     free_ = nullptr;
     fresh_ = slabs_[0].cells;
-    capacity_ = std::min(kFirstSlab, kHugeCount);
+    capacity_ = slabs_[0].bytes / sizeof(Cell);
     fresh_end_ = fresh_ + capacity_;
   }
   /// The memory of all slabs.
@@ -74,9 +74,8 @@ class Pool {
     Cell* cells;
     size_t bytes;
   };
-  static constexpr size_t kHugeCount = kHugeSlabBytes / sizeof(Cell);
-
   bool grow() {
+    constexpr size_t kHugeCount = kHugeSlabBytes / sizeof(Cell);
     const size_t count = std::min(std::max(kFirstSlab, capacity_), kHugeCount);
     const size_t bytes = count == kHugeCount ? kHugeSlabBytes : count * sizeof(Cell);
     if (!try_reserve(slabs_, slabs_.size() + 1)) return false;
