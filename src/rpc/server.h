@@ -22,7 +22,7 @@ struct alignas(64) Server {
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
   bool is_dead : 1 = false;        ///< the session has ended; the object is freed when no list names it
-  bool has_pair_peer : 1 = false;  ///< session.pair_peer() may be the client's, and is not proved yet (clause 7.7.4)
+  bool has_pair_peer : 1 = false;  ///< the client may be at session.pair_peer(), not proved yet (clause 7.7.4)
   bool is_pathless : 1 = false;    ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
   bool is_in_held : 1 = false;     ///< in ServerSessions::held_
   uint16_t abandoned = 0;          ///< requests that the application has and that the client has given up

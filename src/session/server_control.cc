@@ -153,9 +153,7 @@ ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64
     const uint32_t index = slot_index_of(request_number);
     ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
     const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
-    if (!is_answered || slot->request_number != request_number) continue;
-    end_slot(slot, offers);
-    rest_slot(slot, offers.pools());
+    if (is_answered && slot->request_number == request_number) rest_slot(slot, offers);
   }
   offers.pools().trim();
   owe_credit_return(number, now_ns);

@@ -66,6 +66,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
                                                    : on_new_long_request(header, payload, number, now_ns, offers);
   }
   if (slot_at(index) != nullptr) return on_known_request(slot_at(index), header, payload, number, now_ns, pools);
+  // The slot has given its memory back, because the client has the response.
   accept(number, payload.is_marked, pools);
   owe_credit_return(number, now_ns);
   return dropped(Drop::kStale);

@@ -180,7 +180,7 @@ bool ServerSession::grow_slots(uint32_t index, ServerPools& pools) {
   return true;
 }
 
-/// Leaves the pointer to the first slot.
+/// Gives back the array of pointers to slots, of which only_slot_ keeps the first one.
 void ServerSession::give_back_array(ServerPools& pools) {
   ServerSlot** slots = std::exchange(slots_, &only_slot_);
   const uint32_t mask = std::exchange(slot_mask_, 0u);
@@ -200,18 +200,6 @@ ServerSlot* ServerSession::make_slot(uint32_t index, ServerPools& pools) {
   slot->request_number = number_of(index);
   slots_[index] = slot;
   return slot;
-}
-
-/// Gives back the memory of a slot that end_slot() has ended. The first slot's is a part of the session.
-void ServerSession::rest_slot(ServerSlot* slot, ServerPools& pools) {
-  if (slot == &first_slot_) return;
-  const uint32_t number = slot->request_number;
-  const uint32_t index = slot_index_of(number);
-  pools.slots.give(slot);
-  slots_[index] = nullptr;
-  if (slot_mask_ > 1) rested_numbers()[index] = number;
-  if (index == 1) second_number_ = number;
-  if (slot_mask_ == 1) give_back_array(pools);
 }
 
 void ServerSession::give_back_assembly(ServerSlot* slot, ServerOffers& offers) {
@@ -236,6 +224,19 @@ void ServerSession::end_slot(ServerSlot* slot, ServerOffers& offers) {
   if (slot->phase != Phase::kIdle) move(slot, Phase::kIdle);
 }
 
+/// Ends the slot's answered request, and gives back the memory of the slot, unless it is the first one, which is a part
+/// of the session.
+void ServerSession::rest_slot(ServerSlot* slot, ServerOffers& offers) {
+  end_slot(slot, offers);
+  if (slot == &first_slot_) return;
+  const uint32_t number = slot->request_number;
+  const uint32_t index = slot_index_of(number);
+  offers.pools().slots.give(slot);
+  slots_[index] = nullptr;
+  (index == 1 ? second_number_ : rested_numbers()[index]) = number;
+  if (slot_mask_ == 1) give_back_array(offers.pools());
+}
+
 // ---- Endings ----
 
 void ServerSession::end_all(ServerOffers& offers) {
@@ -253,10 +254,7 @@ bool ServerSession::forget_old(uint64_t now_ns, uint64_t since_ns, ServerOffers&
     if (is_busy(*slot) || slot->response == nullptr) continue;
     const uint64_t asked_ns = std::max(slot->received_ns, since_ns);
     const bool is_old = now_ns >= asked_ns && now_ns - asked_ns >= kKeepNs && !is_to_leave(*slot);
-    if (is_old) {
-      end_slot(slot, offers);
-      rest_slot(slot, offers.pools());
-    }
+    if (is_old) rest_slot(slot, offers);
     keeps_some |= !is_old;
   }
   return keeps_some;

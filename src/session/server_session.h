@@ -247,8 +247,8 @@ class TERN_API ServerSession {
   uint32_t number_before_first(uint32_t index) const;
   bool grow_slots(uint32_t index, ServerPools& pools);
   void give_back_array(ServerPools& pools);
-  void rest_slot(ServerSlot* slot, ServerPools& pools);
-  /// Only if slot_mask_ > 1: the numbers of slots without memory, which follow the pointers.
+  void rest_slot(ServerSlot* slot, ServerOffers& offers);
+  /// Only if slot_mask_ > 1: the numbers of all slots without memory but the first two. They follow the pointers.
   uint32_t* rested_numbers() const { return reinterpret_cast<uint32_t*>(slots_ + slot_mask_ + 1); }
   void end_slot(ServerSlot* slot, ServerOffers& offers);
   static bool may_end(const ServerSlot* slot, ServerOffers& offers) {
