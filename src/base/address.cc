@@ -158,6 +158,11 @@ bool SocketAddress::is_wildcard() const {
   return family() == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&v6_.sin6_addr) != 0 : v4_.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
+bool SocketAddress::is_loopback() const {
+  return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&v6_.sin6_addr) != 0
+                              : ntohl(v4_.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 bool SocketAddress::is_group() const {
   if (family() == AF_INET6) return IN6_IS_ADDR_MULTICAST(&v6_.sin6_addr) != 0;
   const uint32_t ip = ntohl(v4_.sin_addr.s_addr);

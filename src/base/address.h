@@ -58,6 +58,7 @@ class TERN_API SocketAddress {
     if (family() == AF_INET6) v6_.sin6_scope_id = scope;
   }
   bool is_wildcard() const;
+  bool is_loopback() const;
   bool is_link_local() const { return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6_.sin6_addr) != 0; }
   /// Multicast or broadcast, which is not the address of one endpoint.
   bool is_group() const;

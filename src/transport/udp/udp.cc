@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <new>
 #include <numeric>
@@ -33,6 +34,12 @@ constexpr uint32_t kPaddingShare = 8;
 
 constexpr size_t kCacheLine = 64;
 
+/// Returns the length of datagrams between loopback addresses; 0: as to other addresses.
+uint32_t loopback_datagram_bytes(const SocketAddress& bound) {
+  constexpr uint32_t kBytes = UdpImpl::kLoopbackDatagramBytes;
+  return bound.is_loopback() && carries_within_host(bound, kBytes) ? kBytes : 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<UdpImpl>> UdpImpl::create(Options options, const Context& context) {
@@ -55,7 +62,9 @@ UdpImpl::UdpImpl(const Options& options, Descriptor receive_socket, const Socket
       datagram_bytes_(static_cast<uint32_t>(options.datagram_bytes)),
       datagram_bytes_max_(static_cast<uint32_t>(std::max(options.datagram_bytes, options.probed_datagram_bytes))),
       least_datagram_bytes_(datagram_bytes_),
-      slot_bytes_((options.datagram_bytes + kCacheLine - 1) / kCacheLine * kCacheLine),
+      loopback_bytes_(loopback_datagram_bytes(bound)),
+      slot_bytes_((std::max<size_t>(options.datagram_bytes, loopback_bytes_) + kCacheLine - 1) / kCacheLine *
+                  kCacheLine),
       bound_(bound),
       socket_buffer_bytes_(options.socket_buffer_bytes),
       offloads_(offloads),
@@ -121,6 +130,15 @@ bool UdpImpl::split_at(const ExpectedPacket& expected) {
              {expected.place, expected.payload_bytes},
              {receive_buffer_ + packet_bytes, kReceiveBufferBytes - packet_bytes}}};
   return true;
+}
+
+/// A wrong guess costs the copy that a right one spares. After one, some packets are received without a guess.
+void UdpImpl::note_large_packet() {
+  if (packets_unguessed_ != 0) {
+    --packets_unguessed_;
+  } else {
+    detours_.is_asking = 1;
+  }
 }
 
 ssize_t UdpImpl::receive_split() {

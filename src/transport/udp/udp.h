@@ -77,6 +77,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// as a range of its own. Measured per packet, copy against range: 0.63-0.76 at 200-480 B, 0.95-0.98 at 1000 B, 1.00
   /// at 1376 B.
   static constexpr size_t kCopyBytesMax = 1024;
+  /// Packets between two loopback addresses share datagrams up to this length. With the kernel's headers such a
+  /// datagram takes 4 KiB of the receiver's queue, as the credits of its packets allow.
+  static constexpr uint32_t kLoopbackDatagramBytes = 3584;
   /// Most datagrams of one burst, to all peers together.
   static constexpr uint32_t kSegmentsMax = 256;
   /// Most peers with a socket of their own. An eighth of the process's limit of open files, if that is less; and a
@@ -206,6 +209,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     std::byte* write = nullptr;   ///< place of the next packet in the open segment
     uint32_t space_bytes = 0;     ///< space left in the open segment; 0: no segment is open
     uint32_t datagram_bytes = 0;  ///< the smaller of both endpoints' limits; the path was probed with it
+    uint32_t shared_bytes = 0;    ///< most bytes of a datagram that several packets share
     uint32_t packets = 0;         ///< packets in the open segment
     uint32_t first = kNone;       ///< first segment of this burst; kNone: there is none
     uint32_t last = kNone;
@@ -268,6 +272,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   Result<PeerId> find_or_make(const SocketAddress& target, uint32_t datagram_bytes, bool is_paired);
   Result<PeerId> pair_with(const SocketAddress& target, uint32_t datagram_bytes);
   Result<PeerId> new_peer(const PeerName& name);
+  uint32_t shared_bytes_of(const Peer& peer) const;
   void free_peer(PeerId id);
   Status resolve(std::span<const std::byte> address, std::string_view host, SocketAddress* target,
                  uint32_t* datagram_bytes) const;
@@ -320,14 +325,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   [[gnu::noinline]] size_t receive_expecting(Visit& visit) {
     return receive_burst<true>(visit);
   }
-  /// A wrong guess costs the copy that a right one spares. After one, some packets are received without a guess.
-  void note_large_packet() {
-    if (packets_unguessed_ != 0) {
-      --packets_unguessed_;
-    } else {
-      detours_.is_asking = 1;
-    }
-  }
+  void note_large_packet();
   bool split_at(const ExpectedPacket& expected);
   ssize_t receive_split();
   void mend(size_t bytes);
@@ -398,6 +396,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   TransportCounters counters_;
 
   // The burst.
+  uint32_t loopback_bytes_;  ///< kLoopbackDatagramBytes; 0: not bound to loopback, or that does not carry them
   size_t slot_bytes_;
   std::unique_ptr<std::byte[]> staging_;  ///< kSlots slots; pages are touched when used
   std::array<PeerId, kSegmentsMax> dirty_;

@@ -130,6 +130,7 @@ Result<PeerId> UdpImpl::find_or_make(const SocketAddress& target, uint32_t datag
   peer.datagram_bytes = datagram_bytes;
   least_datagram_bytes_ = std::min(ids_.size() == 1 ? datagram_bytes_ : least_datagram_bytes_, datagram_bytes);
   peer.is_paired = is_paired;
+  peer.shared_bytes = shared_bytes_of(peer);
   peer.shared_since = peer.last_flush = flushes_;
   const bool is_to_connect = !is_paired && may_connect();
   const bool has_socket = is_paired || (is_to_connect && give_socket(peer));
@@ -146,6 +147,14 @@ Result<PeerId> UdpImpl::find_or_make(const SocketAddress& target, uint32_t datag
   }
   peer.references = 1;
   return id;
+}
+
+/// Returns the length of a datagram for several packets to `peer`. Packets between two loopback addresses do not leave
+/// the host, but those of a pair may: a NAT can forward a loopback address to another host.
+uint32_t UdpImpl::shared_bytes_of(const Peer& peer) const {
+  const bool is_within_host = peer.address.is_loopback() && !peer.is_paired;
+  const bool takes_copies = peer.datagram_bytes >= kHeaderBytes + kCopyBytesMax;
+  return is_within_host && takes_copies ? std::max(loopback_bytes_, peer.datagram_bytes) : peer.datagram_bytes;
 }
 
 void UdpImpl::disconnect(PeerId id) {

@@ -88,7 +88,7 @@ bool UdpImpl::open_segment(PeerId id) {
   }
   peer.last = index;
   peer.write = slot(index);
-  peer.space_bytes = peer.datagram_bytes;
+  peer.space_bytes = peer.shared_bytes;
   return true;
 }
 
@@ -155,7 +155,7 @@ uint32_t UdpImpl::add_train(const Peer& peer, uint32_t first, bool gso, uint32_t
     const Segment& candidate = segments_[segments_[last].next];
     const uint32_t longer = std::max(longest, candidate.bytes()), shorter = std::min(shortest, candidate.bytes());
     if (uint64_t{longer} * (count + 1) > kTrainBytesMax) break;
-    if ((candidate.bytes() > peer.datagram_bytes) != (longest > peer.datagram_bytes)) break;
+    if ((candidate.bytes() > peer.shared_bytes) != (longest > peer.shared_bytes)) break;
     const bool is_short_end = candidate.bytes() <= longest;
     if (longer - shorter > padding_bytes_max_ && !is_short_end) break;
     last = segments_[last].next;
@@ -220,6 +220,7 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count, int error) {
       }
       error = errno;
     }
+    if (error == EMSGSIZE) peer.shared_bytes = peer.datagram_bytes;  // loopback has another MTU than usual
     if (messages_[i].is_train && refuses_trains(error)) {
       if (error == EIO) peer.gso = false;
       return messages_[i].first_segment;

@@ -11,6 +11,10 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
 
 namespace tern::transport {
 
@@ -76,10 +80,23 @@ bool is_readable(int fd) {
   return poll(&readable, 1, kTimeoutMs) > 0;
 }
 
-/// True if a datagram of one byte passes between two sockets.
-bool carries_datagrams(int from, int to) {
-  char byte = 0;
-  return send(from, &byte, 1, 0) == 1 && is_readable(to) && recv(to, &byte, 1, 0) == 1;
+/// True if a datagram passes between two sockets.
+bool carries(int from, int to, std::span<char> datagram) {
+  const auto bytes = static_cast<ssize_t>(datagram.size());
+  return send(from, datagram.data(), datagram.size(), 0) == bytes && is_readable(to) &&
+         recv(to, datagram.data(), datagram.size(), 0) == bytes;
+}
+
+/// A socket that sends to another one at the same address. Both are empty if they cannot be had.
+struct Connected {
+  Descriptor sender, receiver;
+};
+Connected open_connected(const SocketAddress& address, bool gro) {
+  SocketAddress to;
+  Result<Descriptor> receiver = open_receive_socket(address, 1u << 16, gro, &to);
+  Descriptor sender = open_send_socket(address.family(), address, 1u << 16);
+  if (!receiver.ok() || !sender || connect(sender.get(), to.sockaddr_data(), to.sockaddr_bytes()) != 0) return {};
+  return {std::move(sender), std::move(*receiver)};
 }
 
 /// Returns the offloads whose options the kernel has. A path that refuses trains gets single datagrams.
@@ -152,16 +169,19 @@ void set_segment_bytes(msghdr* message, void* control, uint16_t segment_bytes) {
   std::memcpy(CMSG_DATA(header), &segment_bytes, sizeof(segment_bytes));
 }
 
+bool carries_within_host(SocketAddress address, size_t bytes) {
+  address.set_port(0);
+  const auto [sender, receiver] = open_connected(address, false);
+  const std::unique_ptr<char[]> datagram(new (std::nothrow) char[bytes]());
+  return receiver && datagram != nullptr && carries(sender.get(), receiver.get(), {datagram.get(), bytes});
+}
+
 UdpOffloads test_offloads(sa_family_t family) {
   constexpr uint16_t kSegmentBytes = 100;
   constexpr size_t kTrainBytes = 2 * kSegmentBytes + 60;  // a shorter last segment, as in real trains
-  SocketAddress to;
-  Result<Descriptor> receiver = open_receive_socket(SocketAddress::loopback(family), 1u << 16, true, &to);
-  Descriptor sender = open_send_socket(family, SocketAddress::loopback(family), 1u << 16);
-  if (!receiver.ok() || !sender || connect(sender.get(), to.sockaddr_data(), to.sockaddr_bytes()) != 0 ||
-      !carries_datagrams(sender.get(), receiver->get())) {
-    return untested_offloads(family);
-  }
+  const auto [sender, receiver] = open_connected(SocketAddress::loopback(family), true);
+  std::array<char, 1> byte{};
+  if (!receiver || !carries(sender.get(), receiver.get(), byte)) return untested_offloads(family);
 
   std::array<char, kTrainBytes> train;
   for (size_t i = 0; i < train.size(); ++i) train[i] = static_cast<char>(i);
@@ -177,8 +197,8 @@ UdpOffloads test_offloads(sa_family_t family) {
   std::array<char, kTrainBytes + 1> received;
   size_t total = 0;
   while (total < kTrainBytes) {
-    if (!is_readable(receiver->get())) return {};
-    const ssize_t got = recv(receiver->get(), received.data() + total, received.size() - total, 0);
+    if (!is_readable(receiver.get())) return {};
+    const ssize_t got = recv(receiver.get(), received.data() + total, received.size() - total, 0);
     if (got <= 0) return {};
     works.gro = static_cast<size_t>(got) == kTrainBytes;
     total += static_cast<size_t>(got);

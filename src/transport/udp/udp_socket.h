@@ -37,6 +37,10 @@ struct UdpOffloads {
 /// datagrams at all, the result is the offloads whose options the kernel has.
 UdpOffloads test_offloads(sa_family_t family);
 
+/// True if a datagram of `bytes` passes from one socket at `address` to another. `address` must be this host's; its
+/// port is not used.
+bool carries_within_host(SocketAddress address, size_t bytes);
+
 /// Bytes of the longest datagram that the first link of a connected socket's route carries; 0: not known.
 uint32_t route_datagram_bytes(int fd, sa_family_t family);
 

@@ -107,6 +107,12 @@ TEST(SocketAddress, wildcards_loopback_and_link_local) {
   EXPECT_TRUE(parsed("0.0.0.0:5").is_wildcard());
   EXPECT_TRUE(parsed("[::]:5").is_wildcard());
   EXPECT_FALSE(parsed("[::1]:5").is_wildcard());
+  for (const char* ip : {"127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1"}) {
+    EXPECT_TRUE(SocketAddress::parse_ip(ip)->is_loopback()) << ip;
+  }
+  for (const char* ip : {"0.0.0.0", "126.255.255.255", "128.0.0.1", "::", "::2"}) {
+    EXPECT_FALSE(SocketAddress::parse_ip(ip)->is_loopback()) << ip;
+  }
   EXPECT_EQ(SocketAddress::loopback(AF_INET), parsed("127.0.0.1:0"));
   EXPECT_EQ(SocketAddress::loopback(AF_INET6), parsed("[::1]:0"));
   EXPECT_TRUE(parsed("[fe80::1]:5").is_link_local());

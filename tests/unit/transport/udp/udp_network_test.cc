@@ -197,5 +197,52 @@ TEST(UdpNetwork, no_trains_are_sent_if_loopback_loses_only_trains) {
   });
 }
 
+/// Two endpoints on loopback. The client sends bursts of 60 packets of 100 B, and no trains, which a filter can take
+/// for long datagrams.
+struct Bursts {
+  void send() {
+    const std::vector<std::byte> data(100);
+    for (uint32_t i = 0; i < 60; ++i) {
+      EXPECT_TRUE(client->send(peer, numbered(i), data.data(), data.size(), nullptr));
+    }
+    client->flush();
+  }
+  static Udp::Options without_trains() {
+    Udp::Options options;
+    options.offload = false;
+    return options;
+  }
+  std::unique_ptr<UdpImpl> client = make(without_trains()), server = make();
+  PeerId peer = must_connect(*client, *server);
+};
+
+TEST(UdpNetwork, small_packets_arrive_if_loopback_carries_no_long_datagrams) {
+  for (const std::string& fault :
+       {std::string("ip link set lo mtu 1500 up"), drop_at("input", "'meta length > 2000'")}) {
+    run_in_namespace([&] {
+      if (!run(fault)) GTEST_SKIP() << "this fault cannot be made here: " << fault;
+      Bursts bursts;
+      bursts.send();
+      EXPECT_EQ(bursts.client->counters().packets_sent, 60u);
+      EXPECT_EQ(receive_some(*bursts.server, 60).size(), 60u);
+    });
+  }
+}
+
+TEST(UdpNetwork, a_smaller_mtu_of_loopback_costs_one_burst) {
+  run_in_namespace([] {
+    ASSERT_TRUE(run("ip link set lo up"));
+    Bursts bursts;
+    ASSERT_TRUE(run("ip link set lo mtu 1500"));
+    bursts.send();
+    const uint64_t lost = bursts.client->counters().send_errors;
+    EXPECT_GT(lost, 0u);
+    EXPECT_EQ(bursts.client->counters().packets_sent + lost, 60u);
+    for (int i = 0; i < 3; ++i) bursts.send();
+    EXPECT_EQ(bursts.client->counters().send_errors, lost);
+    EXPECT_EQ(receive_some(*bursts.server, 240 - lost).size(), 240 - lost);
+  });
+}
+
 }  // namespace
 }  // namespace tern::transport

@@ -249,37 +249,85 @@ TEST(UdpSend, small_packets_of_a_burst_share_datagrams_and_one_call) {
   }
 }
 
-TEST(UdpSend, segments_that_differ_little_are_padded_and_others_are_not) {
-  Udp::Options options;
-  options.datagram_bytes = 1400;
-  auto client = make(options);
-  SocketAddress where;
-  Result<Descriptor> receiver = open_receive_socket(SocketAddress::loopback(AF_INET), 1u << 20, false, &where);
-  ASSERT_TRUE(receiver.ok());
-  const auto peer = client->connect(endpoint_address(where, 1400), "");
-  ASSERT_TRUE(peer.ok());
-  detail::Buffer* buffer = filled(0, client->payload_bytes_max());
-  const auto sizes_of = [&](const std::vector<size_t>& packets) {
+using Sizes = std::vector<size_t>;
+
+/// An endpoint that sends to a bare socket, with one buffer for all payloads.
+class ToBareSocket {
+ public:
+  ToBareSocket(const std::string& bind, uint32_t datagram_bytes)
+      : client(make(options(bind, datagram_bytes))),
+        receiver_(open_receive_socket(SocketAddress::loopback(AF_INET), 1u << 20, false, &where)),
+        buffer_(filled(0, datagram_bytes)) {
+    EXPECT_TRUE(receiver_.ok());
+  }
+  ~ToBareSocket() { memory::Arena::release(buffer_); }
+  /// Connects to the socket, as a pair or not.
+  PeerId peer(bool is_paired = false) {
+    const auto address = endpoint_address(where, static_cast<uint32_t>(buffer_->length_bytes));
+    const auto made = is_paired ? client->connect_paired(address, "") : client->connect(address, "");
+    EXPECT_TRUE(made.ok());
+    return made.ok() ? *made : 0;
+  }
+  /// Sends a burst of packets of these lengths. Returns the lengths of the datagrams that come.
+  Sizes sizes_of(PeerId peer, const Sizes& packets) {
     for (const size_t bytes : packets) {
-      EXPECT_TRUE(client->send(*peer, numbered(0), buffer->data(), bytes - wire::kHeaderBytes, buffer));
+      EXPECT_TRUE(client->send(peer, numbered(0), buffer_->data(), bytes - wire::kHeaderBytes, buffer_));
     }
     client->flush();
-    std::vector<size_t> sizes;
-    std::array<std::byte, 2000> datagram;
-    for (ssize_t got; (got = recv(receiver->get(), datagram.data(), datagram.size(), 0)) > 0;) {
+    client->check_invariants();
+    Sizes sizes;
+    std::array<std::byte, 4000> datagram;
+    for (ssize_t got; (got = recv(receiver_->get(), datagram.data(), datagram.size(), 0)) > 0;) {
       sizes.push_back(static_cast<size_t>(got));
     }
     return sizes;
-  };
-  using Sizes = std::vector<size_t>;
-  const size_t padded = client->census().offloads.gso ? 1400 : 1380;
+  }
+
+  std::unique_ptr<UdpImpl> client;
+  SocketAddress where;
+
+ private:
+  static Udp::Options options(const std::string& bind, uint32_t datagram_bytes) {
+    Udp::Options options;
+    options.bind = bind;
+    options.datagram_bytes = datagram_bytes;
+    return options;
+  }
+  Result<Descriptor> receiver_;
+  detail::Buffer* buffer_;
+};
+
+TEST(UdpSend, segments_that_differ_little_are_padded_and_others_are_not) {
+  ToBareSocket world("0.0.0.0", 1400);
+  const PeerId peer = world.peer();
+  const auto sizes_of = [&](const Sizes& packets) { return world.sizes_of(peer, packets); };
+  const bool gso = world.client->census().offloads.gso;
+  const size_t padded = gso ? 1400 : 1380;
   EXPECT_EQ(sizes_of({1380, 1400, 1390}), (Sizes{padded, 1400, 1390}));
   EXPECT_EQ(sizes_of({1400, 56, 1400}), (Sizes{1400, 56, 1400}));
   EXPECT_EQ(sizes_of({56, 1400, 1400, 700, 400, 400}), (Sizes{56, 1400, 1400, 1100, 400}));
   EXPECT_EQ(sizes_of(Sizes(26, 56)), (Sizes{1400, 56}));
-  EXPECT_EQ(sizes_of({700, 701, 700}), (client->census().offloads.gso ? Sizes{701, 701, 700} : Sizes{700, 701, 700}));
+  EXPECT_EQ(sizes_of({700, 701, 700}), (gso ? Sizes{701, 701, 700} : Sizes{700, 701, 700}));
   EXPECT_EQ(sizes_of(Sizes(100, 1400)), Sizes(100, 1400));
-  memory::Arena::release(buffer);
+}
+
+TEST(UdpSend, packets_between_loopback_addresses_share_longer_datagrams) {
+  ToBareSocket world("127.0.0.1", 1232);
+  const PeerId peer = world.peer(), pair = world.peer(true);
+  EXPECT_EQ(world.sizes_of(peer, Sizes(64, 56)), Sizes{3584});
+  EXPECT_EQ(world.sizes_of(peer, Sizes(100, 56)), (Sizes{3584, 2016}));
+  EXPECT_EQ(world.sizes_of(peer, Sizes(4, 1000)), (Sizes{3000, 1000}));
+  EXPECT_EQ(world.sizes_of(peer, {56, 1232, 56}), (Sizes{1288, 56}));
+  EXPECT_EQ(world.sizes_of(peer, Sizes(5, 1232)), Sizes(5, 1232));
+  EXPECT_EQ(world.sizes_of(pair, Sizes(22, 56)), Sizes{1232});
+  EXPECT_EQ(world.sizes_of(pair, Sizes(23, 56)), (Sizes{1232, 56}));
+}
+
+TEST(UdpSend, datagrams_are_not_longer_than_asked_for_if_packets_may_leave_the_host) {
+  ToBareSocket from_any("0.0.0.0", 1232);
+  EXPECT_EQ(from_any.sizes_of(from_any.peer(), Sizes(23, 56)), (Sizes{1232, 56}));
+  ToBareSocket short_ones("127.0.0.1", 1000);
+  EXPECT_EQ(short_ones.sizes_of(short_ones.peer(), Sizes(20, 100)), Sizes(2, 1000));
 }
 
 TEST(UdpSend, full_burst_refuses_packets_until_a_flush) {
@@ -693,11 +741,17 @@ class GroWorld {
     EXPECT_TRUE(is_wanted());
   }
 
-  std::unique_ptr<UdpImpl> client = make(), server;
+  std::unique_ptr<UdpImpl> client = make_client(), server;
   PeerId peer = must_connect(*client, *server);
   bool has_gro;
 
  private:
+  /// Its datagrams are not longer than its options say, because it is not bound to loopback.
+  static std::unique_ptr<UdpImpl> make_client() {
+    Udp::Options options;
+    options.bind = "0.0.0.0";
+    return make(options);
+  }
   /// A transport::BurstVisitor.
   struct Visitor {
     std::vector<Received> all;
