@@ -206,8 +206,13 @@ function(tern_install_package)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tern)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
-  install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/doctor DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME tern-doctor
-          COMPONENT programs)
+  # The installed tern-doctor finds its package by the way from its own folder.
+  file(RELATIVE_PATH package ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_DATADIR}/tern)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/scripts/doctor)
+  file(READ ${PROJECT_SOURCE_DIR}/scripts/doctor doctor)
+  string(REPLACE "'../share/tern'" "'${package}'" doctor "${doctor}")
+  file(WRITE ${PROJECT_BINARY_DIR}/generated/tern-doctor "${doctor}")
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/generated/tern-doctor DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/tern_doctor DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs
           FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/wireshark DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs)

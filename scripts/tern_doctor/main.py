@@ -57,8 +57,9 @@ def parse_arguments(arguments):
     if not 0 < options.port < 65536:
         parser.error('--port must be 1 to 65535')
     options.transport = [name for name in options.transport.split(',') if name]
-    if (options.transport_options or options.server_transport_options) and len(options.transport) != 1:
-        parser.error('--transport_options works only with a single --transport')
+    for name in ('transport_options', 'server_transport_options'):
+        if getattr(options, name) and len(options.transport) != 1:
+            parser.error(f'--{name} works only with a single --transport')
     return parser, options
 
 

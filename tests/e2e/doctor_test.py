@@ -224,7 +224,9 @@ class Here(unittest.TestCase):
                                 (['--root=/tmp', '--transport=udp', '--transport_options=a=b'],
                                  '--transport_options does not work with --root'),
                                 (['--seconds=0'], '--seconds must be'), (['--port=0'], '--port must be'),
-                                (['--transport_options=a=b'], 'a single --transport'),
+                                (['--transport_options=a=b'], '--transport_options works only with a single --transport'),
+                                (['--server_transport_options=a=b'],
+                                 '--server_transport_options works only with a single --transport'),
                                 (['--no-such'], 'unrecognized arguments'),
                                 (['word'], 'unrecognized arguments')):
             with self.subTest(flags=flags):

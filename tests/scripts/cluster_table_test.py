@@ -79,6 +79,12 @@ class Table(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, b''))
                 self.assertIn(b'node2:31850', done.stdout)
 
+    def test_a_closed_standard_input_is_refused(self):
+        done = subprocess.run(['sh', '-c', 'exec "$0" <&-', TABLE], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stdout), (1, ''))
+        self.assertEqual(done.stderr, 'scripts/cluster_table: there is no standard input: name files, or pipe the output '
+                                      'of the processes into it\n')
+
     def test_contradictory_results_are_refused(self):
         self.assertIn('no result', self.refusal_of(''))
         self.assertIn('the first is rank 1', self.refusal_of(line(0) + '\n' + line(2)))
