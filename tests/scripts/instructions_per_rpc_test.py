@@ -3,6 +3,7 @@
 ticks and 100 of the server for each RPC."""
 import json
 import os
+import signal
 import stat
 import subprocess
 import tempfile
@@ -11,6 +12,10 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 VALGRIND = '''#!/usr/bin/env bash
+if [ "${HANGS-}" ]; then
+  echo $$ >"$NOTES/begun"
+  exec sleep 60
+fi
 for argument; do
   case $argument in
     --callgrind-out-file=*) profile=${argument#*=} ;;
@@ -36,11 +41,17 @@ class Instructions(unittest.TestCase):
                 file.write(text)
             os.chmod(path, stat.S_IRWXU)
 
-    def run_script(self, *flags, build_dir=None, **environment):
+    def start_script(self, *flags, build_dir=None, **environment):
         paths = os.path.join(self.folder, 'bin') + ':' + os.environ['PATH']
-        return subprocess.run([os.path.join(ROOT, 'scripts', 'instructions_per_rpc'),
-                               f'--build-dir={build_dir or self.folder}', *flags], cwd=self.folder, capture_output=True,
-                              env={**os.environ, 'PATH': paths, 'NOTES': self.folder, **environment}, text=True, check=False)
+        return subprocess.Popen([os.path.join(ROOT, 'scripts', 'instructions_per_rpc'),
+                                 f'--build-dir={build_dir or self.folder}', *flags], cwd=self.folder,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, 'PATH': paths, 'NOTES': self.folder, **environment})
+
+    def run_script(self, *flags, **options):
+        script = self.start_script(*flags, **options)
+        output, errors = script.communicate()
+        return subprocess.CompletedProcess(script.args, script.returncode, output, errors)
 
     def line_of(self, *flags, **options):
         done = self.run_script(*flags, **options)
@@ -52,6 +63,20 @@ class Instructions(unittest.TestCase):
                          {'client': 150.5, 'server': 100, 'total': 250.5, 'ticks': 10})
         with open(os.path.join(self.folder, 'locale'), encoding='utf-8') as file:
             self.assertEqual(file.read(), 'C\n')
+
+    def test_signal_ends_valgrind_and_leaves_no_files(self):
+        begun, files = os.path.join(self.folder, 'begun'), os.path.join(self.folder, 'tmp')
+        os.mkdir(files)
+        os.mkfifo(begun)
+        with self.start_script(HANGS='yes', TMPDIR=files) as script:
+            with open(begun, encoding='utf-8') as note:
+                valgrind = int(note.read())
+            script.send_signal(signal.SIGTERM)
+            self.assertEqual(script.communicate(), ('', ''))
+        self.assertEqual(script.returncode, 128 + signal.SIGTERM)
+        with self.assertRaises(ProcessLookupError):
+            os.kill(valgrind, 0)
+        self.assertEqual(os.listdir(files), [])
 
     def test_build_dir_is_relative_to_the_current_directory(self):
         for path in ('.', os.path.join('..', os.path.basename(self.folder))):
