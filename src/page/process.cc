@@ -54,18 +54,24 @@ uint64_t start_ticks_of(uint64_t pid) {
   return ticks;
 }
 
-/// The effective user of a process; nothing if that cannot be read. The owner of /proc/PID would not do, because
-/// that is root for a process that may not be traced.
-std::optional<uid_t> user_of(uint64_t pid) {
-  constexpr std::string_view kBegin = "\nUid:\t";  // then the real user, a tab, the effective one
+/// Whether `user` is the real, effective or saved user of a process, or that of its file accesses; nothing if that
+/// cannot be read. The owner of /proc/PID would not do, because that is root for a process that may not be traced.
+std::optional<bool> is_of_user(uint64_t pid, uid_t user) {
+  constexpr std::string_view kBegin = "\nUid:";  // then the four users, with a tab before each
   std::array<char, 1024> space;
-  const std::string_view text = read_text(path_of(pid, "status").data(), space);
+  std::string_view text = read_text(path_of(pid, "status").data(), space);
   const size_t begin = text.find(kBegin);
-  const size_t tab = begin == std::string_view::npos ? begin : text.find('\t', begin + kBegin.size());
-  uid_t user = 0;
-  if (tab == std::string_view::npos) return std::nullopt;
-  const auto error = std::from_chars(text.data() + tab + 1, text.data() + text.size(), user).ec;
-  return error == std::errc() ? std::optional(user) : std::nullopt;
+  if (begin == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(begin + kBegin.size());
+  while (text.starts_with('\t')) {
+    text.remove_prefix(1);
+    uid_t one = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), one);
+    if (error != std::errc()) return std::nullopt;
+    if (one == user) return true;
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+  }
+  return false;
 }
 
 }  // namespace
@@ -92,9 +98,9 @@ PageLife life_of(const ProcessName& process) {
   const uint64_t its_clock = namespace_of(path_of(process.pid, "ns/time").data());
   if (its_clock == namespace_of("/proc/self/ns/time")) return PageLife::kDead;
   if (its_clock != 0) return PageLife::kUnknown;
-  // Pages of other users are not read, so a process of another user has only got the writer's id.
-  const std::optional<uid_t> user = user_of(process.pid);
-  return user && *user != geteuid() ? PageLife::kDead : PageLife::kUnknown;
+  // Pages of other users are not read, so a process that has nothing of this user has only got the writer's id; unless
+  // the writer had the right to take any user, and has given up this one for good. That writer is called dead.
+  return is_of_user(process.pid, geteuid()) == false ? PageLife::kDead : PageLife::kUnknown;
 }
 
 std::array<char, 32> own_program() {

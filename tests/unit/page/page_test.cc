@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -290,9 +291,10 @@ TEST_F(Pages, process_is_known_by_more_than_its_id) {
   EXPECT_EQ(life_of(process), PageLife::kUnknown);
 }
 
-/// Gives up root's rights, and with them the right to be traced by other processes of the user.
-void become_nobody() {
-  if (geteuid() == 0 && (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0)) {
+/// Gives up root's rights, and with them the right to be traced by other processes of the user. `effective`: the user
+/// that the process has taken since then, as a program that is set-user-ID may.
+void become_nobody(uid_t effective = kNobody) {
+  if (geteuid() == 0 && (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, effective, kNobody) != 0)) {
     _exit(UINT8_MAX);
   }
 }
@@ -321,12 +323,12 @@ TEST_F(Pages, process_of_another_user_is_not_the_writer) {
 /// A process whose boot clock is ahead by 1000 s. It ends with the object, or at the latest with this process.
 class InTimeNamespace {
  public:
-  /// `is_nobody`: the process has no rights of root.
-  explicit InTimeNamespace(bool is_nobody) {
+  /// `user`: the process has no rights of root, and this effective user.
+  explicit InTimeNamespace(std::optional<uid_t> user = {}) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
     parent_ = fork();
-    if (parent_ == 0) live(ready[1], is_nobody);
+    if (parent_ == 0) live(ready[1], user);
     close(ready[1]);
     EXPECT_EQ(::read(ready[0], &name, sizeof(name)), static_cast<ssize_t>(sizeof(name)));
     close(ready[0]);
@@ -346,7 +348,7 @@ class InTimeNamespace {
 
  private:
   /// Writes the name to `out` and waits. The namespace's first process is a child of the one that made the namespace.
-  [[noreturn]] static void live(int out, bool is_nobody) {
+  [[noreturn]] static void live(int out, std::optional<uid_t> user) {
     constexpr int kNewTime = 0x80;  // CLONE_NEWTIME of <linux/sched.h>
     constexpr std::string_view kOffset = "boottime 1000 0\n";
     ProcessName name;
@@ -355,7 +357,7 @@ class InTimeNamespace {
     if (offsets >= 0 && ::write(offsets, kOffset.data(), kOffset.size()) == static_cast<ssize_t>(kOffset.size())) {
       const pid_t child = fork();
       if (child != 0) _exit(child > 0 && waitpid(child, nullptr, 0) == child ? 0 : 1);
-      if (is_nobody) become_nobody();
+      if (user) become_nobody(*user);
       prctl(PR_SET_PDEATHSIG, SIGKILL);  // a change of the user would cancel it
       name = own_process();
     }
@@ -368,7 +370,7 @@ class InTimeNamespace {
 };
 
 TEST_F(Pages, process_in_another_time_namespace_is_not_called_dead) {
-  InTimeNamespace process(false);
+  InTimeNamespace process;
   if (process.name.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
   EXPECT_EQ(life_of(process.name), PageLife::kUnknown);
   process.end();
@@ -376,7 +378,13 @@ TEST_F(Pages, process_in_another_time_namespace_is_not_called_dead) {
 }
 
 TEST_F(Pages, writer_that_hides_its_time_namespace_is_not_called_dead) {
-  const InTimeNamespace process(true);
+  const InTimeNamespace process(kNobody);
+  if (process.name.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
+  EXPECT_EQ(life_for_nobody(process.name), PageLife::kUnknown);
+}
+
+TEST_F(Pages, writer_that_has_taken_another_user_is_not_called_dead) {
+  const InTimeNamespace process(kNobody - 1);
   if (process.name.pid == 0) GTEST_SKIP() << "no rights for a time namespace";
   EXPECT_EQ(life_for_nobody(process.name), PageLife::kUnknown);
 }
