@@ -117,6 +117,10 @@ Result<std::unique_ptr<PortCore>> PortCore::open(const DpdkChoice& choice, const
   if (Status status = core->start(wishes); !status.ok()) return status;
   if (Status status = core->open_host(); !status.ok()) return status;
   core->join_groups();
+  {
+    const base::MutexLock lock(core->mutex_);
+    core->mac_ = core->facts_.mac;
+  }
   if (Status status = core->start_thread(); !status.ok()) return status;
   return core;
 }
@@ -409,6 +413,7 @@ void PortCore::detach(LaneSlot& slot) {
 /// for both. The interface has the new address already.
 Status PortCore::follow_mac(LaneSlot& slot, const frames::MacAddress& mac) {
   const base::MutexLock lock(mutex_);
+  mac_ = mac;
   if (slot.rule == nullptr || slot.rule_mac == mac || !flows_->has_mac()) return {};
   FlowTarget target = target_of(slot.own);
   target.mac = mac;

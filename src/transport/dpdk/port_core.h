@@ -219,6 +219,7 @@ class PortCore {
   std::array<std::atomic<LaneSlot*>, kLanesMax> slots_{};
   std::atomic<uint32_t> slot_count_{0};
   std::vector<std::unique_ptr<LaneSlot>> owned_slots_ GUARDED_BY(mutex_);
+  frames::MacAddress mac_ GUARDED_BY(mutex_);  ///< of the interface now; facts_ has the one at the port's start
 
   DropCounts drops_;
   FrameRing host_inbox_;

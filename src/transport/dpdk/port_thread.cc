@@ -236,13 +236,13 @@ std::span<rte_mbuf*> PortCore::distribute(std::span<rte_mbuf*> frames) {
 
 /// Returns the reason that an endpoint would give for dropping the frame.
 frames::Drop PortCore::why_unwanted(std::span<const std::byte> frame) {
+  const base::MutexLock lock(mutex_);
   base::SocketAddress own = own_ ? own_->ip : base::SocketAddress();
   if (!own_) {
-    const base::MutexLock lock(mutex_);
     const auto one = std::find_if(owned_slots_.begin(), owned_slots_.end(), [](auto& slot) { return slot->is_used; });
     if (one != owned_slots_.end()) own = (*one)->own;
   }
-  const frames::FrameParser parser({facts_.mac, own, choice_.vlan});
+  const frames::FrameParser parser({mac_, own, choice_.vlan});
   const frames::Drop why = parser.parse(frame, {}).drop;
   return why == frames::Drop::kNone ? frames::Drop::kOtherPort : why;  // it was for an endpoint that has just ended
 }

@@ -137,10 +137,9 @@ TEST(DpdkPort, endpoints_that_do_not_run__leave_frames_to_the_others) {
   EXPECT_EQ(got, std::vector{7u});
 }
 
-TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
-  Cable cable;
-  TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);  // `lane` does not read its queue, so the port's thread does
-  const frames::MacAddress& mac = cable.ports[1]->facts().mac;
+/// Sends frames that the lane's endpoint would drop, while it does not read its queue and so the port's thread does.
+/// The interface at the lane's end has the address `mac`.
+void expect_drops_by_reason(Cable& cable, TestLane& sender, const TestLane& lane, const frames::MacAddress& mac) {
   const auto frame_of = [&](const base::SocketAddress& to) {
     rte_mbuf* const frame = frame_to(to, 1);
     std::copy(mac.bytes().begin(), mac.bytes().end(), rte_pktmbuf_mtod(frame, std::byte*));
@@ -163,6 +162,15 @@ TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
   EXPECT_EQ(count(frames::Drop::kOtherMac), 1u);
   EXPECT_EQ(count(frames::Drop::kIpChecksum), 1u);
   EXPECT_EQ(count(frames::Drop::kOtherType), 1u);
+}
+
+TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
+  Cable cable;
+  TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);
+  expect_drops_by_reason(cable, sender, lane, cable.ports[1]->facts().mac);
+  const frames::MacAddress changed({2, 0, 0, 0, 0, 0x77});
+  ASSERT_TRUE(lane->follow_mac(changed).ok());
+  expect_drops_by_reason(cable, sender, lane, changed);
 }
 
 TEST(DpdkPort, hosts_answer_each_other__while_no_lane_is_polled) {
