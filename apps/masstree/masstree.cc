@@ -86,15 +86,17 @@ bool check_flags() {
 /// The server in this process: the index and its dispatch threads.
 class ServerSide {
  public:
-  /// Returns an empty string when clients can reach the server, otherwise the error message.
+  /// Returns an empty string when clients can reach the server, or the program was interrupted; otherwise the error
+  /// message.
   std::string start(const std::string& uri, const std::vector<int>& cpus) {
     try {
       index_ = std::make_unique<Index>(FLAGS_keys + FLAGS_inserts_max);
     } catch (const std::bad_alloc&) {
     }
-    if (index_ == nullptr || !ordered::fill(*index_, FLAGS_keys, FLAGS_seed)) {
+    if (index_ == nullptr || !ordered::fill(*index_, FLAGS_keys, FLAGS_seed, programs::interrupted)) {
       return "there is no memory for the index; try fewer --keys";
     }
+    if (programs::interrupted) return "";
     auto nexus_options = programs::nexus_options();
     nexus_options.liveness_timeout = kLivenessTimeout;
     nexus_options.worker_threads = FLAGS_workers;
@@ -366,6 +368,12 @@ int print(const ClientSide& client, const ServerSide* server) {
   return programs::print(report);
 }
 
+/// Returns the exit code of an interrupted program.
+int end_early() {
+  if (FLAGS_role != "server") programs::fail("interrupted before everything was read back");
+  return programs::kInterruptedExit;
+}
+
 int run(int argc, char** argv, const std::vector<int>& cpus) {
   programs::catch_interrupts();
   ServerSide server;
@@ -378,6 +386,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   } else if (has_server) {
     const std::string problem = server.start(uri, cpus);
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
+    if (programs::interrupted) return end_early();
     uri = server.uri();
   }
   if (FLAGS_role == "server") {
@@ -390,8 +399,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   ClientSide client;
   if (!client.run(uri, cpus, has_server ? &server : nullptr)) {
     if (!client.problem().empty()) return programs::fail("%s", client.problem().c_str());
-    programs::fail("interrupted before everything was read back");
-    return programs::kInterruptedExit;
+    return end_early();
   }
   if (const std::string problem = has_server ? server.problem() : server_process.stop(); !problem.empty()) {
     return programs::fail("%s", problem.c_str());

@@ -5,6 +5,7 @@
 #include <tern/endpoint.h>
 #include <tern/request.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -29,11 +30,11 @@ struct ServerOptions {
   std::function<void(Step, bool)> on_step;
 };
 
-/// Puts keys 0 to `keys` - 1 of the seed into the index, in random order, each with version 1. Returns false if the
-/// index is full.
+/// Puts keys 0 to `keys` - 1 of the seed into the index, in random order, each with version 1. Ends early once `stop`
+/// is true. Returns false if the index is full.
 template <OrderedIndex Index>
-[[nodiscard]] bool fill(Index& index, uint64_t keys, uint64_t seed) {
-  for (uint64_t i = 0; i < keys; i++) {
+[[nodiscard]] bool fill(Index& index, uint64_t keys, uint64_t seed, const std::atomic<bool>& stop = false) {
+  for (uint64_t i = 0; i < keys && !stop; i++) {
     if (const uint64_t key = key_of(seed, i); index.put(key, value_of(key, 1)) == Put::kFull) return false;
   }
   return true;

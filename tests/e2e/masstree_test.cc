@@ -83,6 +83,15 @@ class Program {
     };
     return std::any_of(std::filesystem::directory_iterator("/dev/shm"), {}, is_its_page);
   }
+  /// True if it has a handler for SIGTERM.
+  bool catches_signals() const {
+    std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+    uint64_t caught = 0;
+    for (std::string word; status >> word;) {
+      if (word == "SigCgt:") status >> std::hex >> caught;
+    }
+    return (caught >> (SIGTERM - 1) & 1) != 0;
+  }
   /// The exit code. -1: a signal has ended it.
   int end(int signal) {
     if (pid_ <= 0) return -1;
@@ -200,6 +209,14 @@ TEST_P(Masstree, a_signal_ends_the_measurement_of_the_index_with_a_sentence) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until it measures the index
   EXPECT_EQ(program.end(SIGTERM), 130);
   EXPECT_THAT(program.text(), testing::EndsWith("masstree: interrupted before everything was read back\n"));
+}
+
+/// The index would take seconds to fill.
+TEST_P(Masstree, a_signal_ends_the_start_of_a_server) {
+  Program program(with("--role=server --server=127.0.0.1:0 --keys=5000000"));
+  ASSERT_TRUE(wait_for([&] { return program.catches_signals(); })) << program.text();
+  EXPECT_EQ(program.end(SIGTERM), 130);
+  EXPECT_EQ(program.text(), "");
 }
 
 #ifndef TERN_IS_SANITIZED
