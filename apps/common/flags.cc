@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "json_log.h"
+#include "report.h"
 
 DEFINE_string(transport, tern::transports::kEntries[0].name, "the transport; --list_transports prints the names");
 DEFINE_string(
@@ -105,8 +106,9 @@ tern::Status runs_here() {
 }
 
 /// For each transport of the program that runs here, prints "NAME<tab>WHAT (OPTIONS with their defaults)" on standard
-/// output. For each other transport, prints a sentence on standard error.
-void list_transports(Scope scope) {
+/// output. For each other transport, prints a sentence on standard error. Returns the program's exit code.
+int list_transports(Scope scope) {
+  std::string list;  // printed at once, for end_output()
   for (const auto& entry : tern::transports::kEntries) {
     if (!is_in(scope, entry)) continue;
     if (!entry.is_built()) {
@@ -123,8 +125,10 @@ void list_transports(Scope scope) {
     }
     const auto options = tern::transports::with_transport(
         tern::transports::All(), entry.name, []<class T>() { return tern::options_text(typename T::Options()); });
-    std::printf("%s\t%s (%s)\n", entry.name, entry.what, options->c_str());
+    list.append(entry.name).append("\t").append(entry.what).append(" (").append(*options).append(")\n");
   }
+  std::fputs(list.c_str(), stdout);
+  return end_output();
 }
 
 /// Checks --transport, --transport_options and --server_transport_options. On error it prints a sentence and returns
@@ -176,10 +180,7 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
     fail("'%s' is not a flag; --help lists them", argv[1]);
     return false;
   }
-  if (FLAGS_list_transports) {
-    list_transports(scope);
-    std::exit(0);
-  }
+  if (FLAGS_list_transports) std::exit(list_transports(scope));
   if (!check_transport(scope)) return false;
   if (FLAGS_role != "both" && FLAGS_role != "server" && FLAGS_role != "client") {
     return refuse("role", FLAGS_role, "both, server, client");

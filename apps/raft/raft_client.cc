@@ -103,8 +103,9 @@ class Asking {
     if (!reply.problem.empty()) return programs::fail("%s", reply.problem.c_str());
     switch (reply.outcome) {
       case Outcome::kDone:
-        if (!FLAGS_get.empty()) std::printf("%.*s\n", static_cast<int>(reply.value.size()), reply.value.data());
-        return 0;
+        if (FLAGS_get.empty()) return 0;
+        std::printf("%.*s\n", static_cast<int>(reply.value.size()), reply.value.data());
+        return programs::end_output();
       case Outcome::kNotFound:
         return programs::fail("there is no such key");
       case Outcome::kDifferent:
@@ -118,7 +119,7 @@ class Asking {
     }
   }
   void tell(size_t member) {
-    if (member == members_.size()) return end(has_failed_ ? 1 : 0);
+    if (member == members_.size()) return end(has_failed_ ? 1 : programs::end_output());
     administrator_.about(members_[member].second, [this, member](const std::string& json, const std::string& problem) {
       if (problem.empty()) {
         std::printf("%s\n", json.c_str());

@@ -238,8 +238,8 @@ class BadUse(RefusalTest):
 
     def test_output_that_cannot_be_written(self):
         for program, *flags in (['microbench/latency', '--json'], ['microbench/latency'], ['microbench/loss'], ['apps/hello'],
-                                ['apps/kv', '--json'], ['microbench/limits/udp_pingpong', '--json'],
-                                ['microbench/instructions_driver']):
+                                ['apps/hello', '--list_transports'], ['apps/kv', '--json'],
+                                ['microbench/limits/udp_pingpong', '--json'], ['microbench/instructions_driver']):
             path = os.path.join(build_dir, program)
             if not os.path.exists(path):  # sanitized builds and those without lmdb leave some out
                 continue

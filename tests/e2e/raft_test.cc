@@ -154,6 +154,7 @@ TEST(Raft, one_command_after_the_other) {
   const std::string client = "raft_client --transport=udp --replicas=" + list;
   EXPECT_EQ(run(client + " --put=colour=blue").code, 0);
   EXPECT_EQ(run(client + " --get=colour").output, "blue\n");
+  EXPECT_EQ(run(client + " --get=colour >/dev/full").code, 1);
   EXPECT_EQ(run(client + " --swap=colour=blue=green").code, 0);
   EXPECT_THAT(run(client + " --swap=colour=blue=red").output, HasSubstr("another value is there"));
   EXPECT_EQ(run(client + " --get=colour --lease_reads").output, "green\n");
