@@ -14,6 +14,7 @@
 #include <tern/log.h>
 #include <tern/transport/faulty.h>
 
+#include "own_folder.h"
 #include "rpc/endpoint_core.h"
 #include "unit/rpc/rpc_world.h"
 #include "unit/trace/dump_reader.h"
@@ -23,6 +24,10 @@ namespace {
 
 using trace::Kind;
 using trace::Record;
+
+struct Folder : test::OwnFolder {
+  Folder() : OwnFolder(::testing::TempDir() + "tern-trace-test") {}
+};
 
 template <class T>
 class Trace : public ::testing::Test {
@@ -34,11 +39,10 @@ class Trace : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(world_.make(nexus, options, options, transport, transport));
   }
   static std::vector<Record> records_of(const Endpoint& endpoint) {
-    const auto path = std::filesystem::temp_directory_path() / ("tern-trace-" + std::to_string(getpid()));
-    const Status status = endpoint.dump_trace(path.string());
+    const Folder folder;
+    const Status status = endpoint.dump_trace(folder.file("trace"));
     EXPECT_TRUE(status.ok()) << status.message();
-    const trace::Dump dump = trace::read_dump(path.string());
-    std::filesystem::remove(path);
+    const trace::Dump dump = trace::read_dump(folder.file("trace"));
     EXPECT_TRUE(dump.is_whole);
     return dump.rings.empty() ? std::vector<Record>() : dump.rings[0].records;
   }
@@ -249,18 +253,17 @@ TYPED_TEST(Trace, calls_that_end_early_have_the_reason_recorded) {
 }
 
 TYPED_TEST(Trace, folder_gets_a_file_of_each_endpoint_that_closes) {
-  const auto folder = std::filesystem::temp_directory_path() / ("tern-traces-" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
+  const Folder folder;
   RpcOptions options;
-  options.trace_folder = folder.string();
+  options.trace_folder = folder.path();
   ASSERT_NO_FATAL_FAILURE(this->make(patient<typename TypeParam::Options>(), options));
   const Session session = this->world_.open();
   EXPECT_EQ(this->world_.ask(session, kEcho, "hello").response, "hello");
-  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   ASSERT_TRUE(this->world_.client->close(kPatience).ok());
   this->world_.server.reset();
   size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     const trace::Dump dump = trace::read_dump(entry.path().string());
     ASSERT_TRUE(dump.is_whole);
     ASSERT_EQ(dump.rings.size(), 1u);
@@ -268,7 +271,6 @@ TYPED_TEST(Trace, folder_gets_a_file_of_each_endpoint_that_closes) {
     files++;
   }
   EXPECT_EQ(files, 2u);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(TraceOption, missing_folder_is_logged) {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -24,6 +25,7 @@
 #include "base/check.h"
 #include "base/descriptor.h"
 #include "base/status_text.h"
+#include "own_folder.h"
 #include "trace/dump.h"
 #include "unit/trace/dump_reader.h"
 
@@ -46,22 +48,8 @@ bool is_whole(const Record& record) {
          record.value == number && record.kind == Kind::kSent;
 }
 
-class Folder {
- public:
-  Folder() { std::filesystem::create_directories(path_); }
-  /// Takes the parent's folder in the child of a death test.
-  explicit Folder(const char* variable) {
-    if (const char* inherited = std::getenv(variable); inherited != nullptr) path_ = inherited;
-    std::filesystem::create_directories(path_);
-    setenv(variable, path_.c_str(), 1);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return (path_ / name).string(); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_ =
-      std::filesystem::temp_directory_path() / ("tern-trace-test-" + std::to_string(getpid()));
+struct Folder : test::OwnFolder {
+  Folder() : OwnFolder(::testing::TempDir() + "tern-trace-test") {}
 };
 
 TEST(Ring, size_is_rounded_up_to_a_power_of_two) {
@@ -201,9 +189,12 @@ TEST(Ring, dumps_of_another_thread_have_whole_records_in_order) {
 
 TEST(RingDeathTest, failed_check_writes_all_rings_and_names_the_file) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  Folder folder("TERN_TRACE_TEST_FOLDER");
+  constexpr const char* kVariable = "TERN_TRACE_TEST_FOLDER";  // for the process that runs this case again, and fails
+  std::optional<Folder> folder;
+  if (std::getenv(kVariable) == nullptr) setenv(kVariable, folder.emplace().path().c_str(), 1);
+  const std::string path = std::getenv(kVariable);
   const auto fail = [&] {
-    std::filesystem::current_path(folder.path());
+    std::filesystem::current_path(path);
     auto first = make(64), second = Ring::create(64, "127.0.0.1:2", "shm", 9);
     { auto gone = make(64); }
     first->put(record_of(1));
@@ -212,8 +203,9 @@ TEST(RingDeathTest, failed_check_writes_all_rings_and_names_the_file) {
     CHECK(1, ==, 2);
   };
   EXPECT_DEATH(fail(), "CHECK failed: 1 == 2 .*\n.*traces of this process's endpoints are in ./tern-trace-[0-9]+-0 ");
+  unsetenv(kVariable);
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) files.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(path)) files.push_back(entry.path());
   ASSERT_EQ(files.size(), 1u);
   const Dump read = read_dump(files[0]);
   ASSERT_TRUE(read.is_whole);

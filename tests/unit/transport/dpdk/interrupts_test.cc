@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/wait.h"
+#include "own_folder.h"
 #include "unit/transport/dpdk/port_fixture.h"
 
 namespace tern::transport::dpdk_test {
@@ -37,7 +38,8 @@ void send_frames(int parent, const std::string& path) {
 }
 
 TEST(DpdkInterrupts, frame_whose_interrupt_an_endpoint_in_a_handler_has_taken__wakes_its_lane) {
-  const std::string path = "/tmp/tern_interrupts_" + std::to_string(getpid()) + ".sock";
+  const test::OwnFolder folder(::testing::TempDir() + "tern-interrupts");
+  const std::string path = folder.file("vhost");
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
   base::Descriptor ours(ends[0]), theirs(ends[1]);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <rte_ethdev.h>
 #include <rte_thash.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 
 #include "ethernet/lane_key.h"
 #include "frames/frame_template.h"
+#include "own_folder.h"
 #include "transport/dpdk/dpdk_device.h"
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_steering.h"
@@ -307,7 +307,8 @@ TEST(DeviceText, separators_and_short_pci_addresses__are_understood) {
 
 TEST(PciDevice, driver_of_the_kernel__is_named_with_the_remedy) {
   namespace fs = std::filesystem;
-  const fs::path folder = fs::temp_directory_path() / ("tern_pci_" + std::to_string(getpid()));
+  const test::OwnFolder own(testing::TempDir() + "tern-pci");
+  const fs::path folder = own.path();
   for (const char* address : {"0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0"}) {
     fs::create_directories(folder / address);
   }
@@ -328,7 +329,6 @@ TEST(PciDevice, driver_of_the_kernel__is_named_with_the_remedy) {
   EXPECT_THAT(why("0000:04:00.0"), testing::HasSubstr("the kernel's driver mlx5_core has the PCI device"));
   fs::create_directories(folder / "0000:04:00.0/infiniband/mlx5_0");
   EXPECT_EQ(why("0000:04:00.0"), "ok");
-  fs::remove_all(folder);
 }
 
 TEST(EalArguments, without_any__follow_the_machine) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/address.h"
+#include "own_folder.h"
 #include "patience.h"
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/eal.h"
@@ -40,8 +41,9 @@ inline bool wait_until(const std::function<bool()>& done) {
 }
 
 inline std::string memif_text(uint32_t end) {
+  static const test::OwnFolder folder(::testing::TempDir() + "tern-port");
   return "net_memif" + std::to_string(end) + ";role=" + (end == 0 ? "server" : "client") +
-         ";id=7;socket=/tmp/tern_port_" + std::to_string(getpid()) + ".sock";
+         ";id=7;socket-abstract=no;socket=" + folder.file("memif");
 }
 
 /// One end of the cable: 10.0.0.1 or 10.0.0.2.
