@@ -73,13 +73,13 @@ class Pair:
         return {pids[page["pid"]]: page for page in read()["pages"] if page["pid"] in pids}
 
     def busy_pages(self):
-        """Both pages, once calls and their session are there."""
+        """Both pages, once calls and their session are in them. Each process writes its own page, at its own time."""
         pages = self.pages()
         if len(pages) != 2 or not all(page["endpoints"] for page in pages.values()):
             return None
         client, server = (pages[side]["endpoints"][0] for side in ("client", "server"))
-        is_busy = client["counters"]["endpoint.calls_completed"] > 100 and client["sessions"] and server["sessions"]
-        return pages if is_busy else None
+        has_news = client["counters"]["endpoint.calls_completed"] > 100 and server["counters"]["transport.packets_received"] > 0
+        return pages if has_news and client["sessions"] and server["sessions"] else None
 
     def kill(self):
         for process in (self.client, self.server):
@@ -115,7 +115,6 @@ class TopTest(unittest.TestCase):
         self.assertGreater(session["round_trip_us"], 0)
         self.assertGreaterEqual(session["round_trip_us"], session["round_trip_us_min"])
         self.assertEqual("tern://" + server["sessions"][0]["peer"], first["client"]["uri"])
-        self.assertGreater(server["counters"]["transport.packets_received"], 0)
 
         def has_grown():
             now = self.pair.pages()["client"]["endpoints"][0]
