@@ -198,18 +198,22 @@ class ProgramsTest(unittest.TestCase):
                     self.skipTest(f"{program} is not built")
                 process = subprocess.Popen([program, "--transport=udp", "--page=shm", *arguments],
                                            stdout=subprocess.DEVNULL, start_new_session=True)
+                pages = []
                 try:
                     def shown():
                         self.assertIsNone(process.poll(), "it has ended")
                         pages = [p for p in read()["pages"] if group_of(p["pid"]) == process.pid]
                         return pages if len(pages) == (2 if name == "bank" else 1) \
                             and all(page["endpoints"] for page in pages) else None
-                    for page in wait_for(shown):
+                    pages = wait_for(shown)
+                    for page in pages:
                         self.assertEqual((page["life"], page["program"]), ("alive", name))
                         self.assertEqual(page["endpoints"][0]["transport"], "udp")
                 finally:
                     process.terminate()
                     process.wait(PATIENCE_S)
+                    for page in pages:  # bank kills its branches, whose pages stay
+                        pathlib.Path(page["file"]).unlink(missing_ok=True)
 
     def test_page_that_cannot_be_made_is_reported(self):
         result = subprocess.run([BUILD / "apps/hello", "--transport=udp", "--page=/no/such/page"], capture_output=True,
