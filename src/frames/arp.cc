@@ -10,9 +10,6 @@ using base::SocketAddress;
 using Kind = NeighbourFrame::Kind;
 
 constexpr size_t kIpBytes = 4;
-constexpr std::byte kLoopbackNetwork{127};
-
-bool is_loopback(const SocketAddress& ip) { return ip.ip()[0] == kLoopbackNetwork; }
 
 }  // namespace
 
@@ -29,7 +26,7 @@ bool parse_arp(std::span<const std::byte> packet, NeighbourFrame* message) {
   const auto sender = SocketAddress::from_ip(packet.subspan(arp::kSenderIp, kIpBytes));
   const auto target = SocketAddress::from_ip(packet.subspan(arp::kTargetIp, kIpBytes));
   if (mac.is_group() || mac.is_zero()) return false;
-  if (sender.is_group() || is_loopback(sender) || target.is_group() || is_loopback(target)) return false;
+  if (sender.is_group() || sender.is_loopback() || target.is_group() || target.is_loopback()) return false;
   message->mac = mac;
   message->source = sender;
   message->destination = {};

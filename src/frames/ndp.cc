@@ -33,7 +33,7 @@ bool read_options(Bytes options, uint8_t type, std::optional<MacAddress>* mac) {
 /// Checks the rules of RFC 4861 7.1.1 and 7.1.2 about addresses, and that the addresses can be those of hosts.
 bool has_valid_addresses(const NeighbourFrame& message) {
   for (const SocketAddress* ip : {&message.source, &message.destination, &message.target}) {
-    if (ip->family() != AF_INET6 || *ip == SocketAddress::loopback(AF_INET6)) return false;  // IPv4-mapped, ::1
+    if (ip->family() != AF_INET6 || ip->is_loopback()) return false;  // IPv4-mapped, ::1
   }
   if (message.source.is_group() || message.target.is_group() || message.target.is_wildcard()) return false;
   if (message.mac && (message.mac->is_group() || message.mac->is_zero())) return false;

@@ -18,9 +18,8 @@ Status refuse(const char* otherwise, std::initializer_list<std::string_view> par
 
 /// Multicast, broadcast, loopback and wildcard addresses do not belong to one host.
 bool is_of_one_host(const base::SocketAddress& ip) {
-  if (ip.is_group() || ip.is_wildcard()) return false;
-  if (ip.family() == AF_INET) return ip.ip()[0] != std::byte{127} && ip.ip()[0] != std::byte{0};
-  return ip != base::SocketAddress::loopback(AF_INET6);
+  if (ip.is_group() || ip.is_wildcard() || ip.is_loopback()) return false;
+  return ip.family() != AF_INET || ip.ip()[0] != std::byte{0};
 }
 
 /// The first or the last address of an IPv4 prefix, which stands for the network or for all its hosts. Prefixes of two

@@ -12,14 +12,9 @@ namespace tern::neighbours {
 
 namespace {
 
-bool is_loopback(const base::SocketAddress& ip) {
-  if (ip.family() == AF_INET) return ip.ip()[0] == std::byte{127};
-  return std::ranges::equal(ip.ip(), base::SocketAddress::loopback(AF_INET6).ip());
-}
-
 /// The reason why packets cannot go to `ip`, whatever the routes are.
 Reason reason_of(const base::SocketAddress& ip, uint32_t interface) {
-  if (ip.is_group() || ip.is_wildcard() || is_loopback(ip)) return Reason::kNotOneHost;
+  if (ip.is_group() || ip.is_wildcard() || ip.is_loopback()) return Reason::kNotOneHost;
   if (ip.scope() != 0 && ip.scope() != interface) return Reason::kOtherInterface;
   return Reason::kNone;
 }
