@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,6 +40,12 @@ inline std::vector<std::byte> endpoint_address(const SocketAddress& where, uint3
   address.push_back(static_cast<std::byte>(datagram_bytes & 0xff));
   address.push_back(static_cast<std::byte>(datagram_bytes >> 8));
   return address;
+}
+
+inline Udp::Options bound_to(const std::string& address) {
+  Udp::Options options;
+  options.bind = address;
+  return options;
 }
 
 inline std::unique_ptr<UdpImpl> make(Udp::Options options = {}) {

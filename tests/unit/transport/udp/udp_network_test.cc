@@ -51,12 +51,6 @@ bool add_addresses(std::initializer_list<std::string> addresses) {
   return is_done;
 }
 
-Udp::Options bound_to(const std::string& address) {
-  Udp::Options options;
-  options.bind = address;
-  return options;
-}
-
 /// A client that sends to a server at kServerAddress on a socket of its own.
 struct Ends {
   explicit Ends(const std::string& bind = "0.0.0.0") : client(make(bound_to(bind))) {}

@@ -288,8 +288,7 @@ class ToBareSocket {
 
  private:
   static Udp::Options options(const std::string& bind, uint32_t datagram_bytes) {
-    Udp::Options options;
-    options.bind = bind;
+    Udp::Options options = bound_to(bind);
     options.datagram_bytes = datagram_bytes;
     return options;
   }
@@ -741,17 +740,13 @@ class GroWorld {
     EXPECT_TRUE(is_wanted());
   }
 
-  std::unique_ptr<UdpImpl> client = make_client(), server;
+  /// Its datagrams are not longer than its options say, because it is not bound to loopback.
+  std::unique_ptr<UdpImpl> client = make(bound_to("0.0.0.0"));
+  std::unique_ptr<UdpImpl> server;
   PeerId peer = must_connect(*client, *server);
   bool has_gro;
 
  private:
-  /// Its datagrams are not longer than its options say, because it is not bound to loopback.
-  static std::unique_ptr<UdpImpl> make_client() {
-    Udp::Options options;
-    options.bind = "0.0.0.0";
-    return make(options);
-  }
   /// A transport::BurstVisitor.
   struct Visitor {
     std::vector<Received> all;
