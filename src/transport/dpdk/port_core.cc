@@ -34,7 +34,7 @@ using neighbours::KernelHost;
 using neighbours::OwnHost;
 
 constexpr ethernet::Names kNames{"dpdk", "Dpdk"};
-constexpr Status kNoMemory{Code::kNoMemory, "dpdk: no memory for a port: free some"};
+constexpr Status kNoPortMemory{Code::kNoMemory, "dpdk: no memory for a port: free some"};
 
 /// True if the kernel has an interface with this index and MTU. `index`: 0 for none.
 bool has_mtu(uint32_t index, uint32_t mtu_bytes) {
@@ -107,7 +107,7 @@ Result<std::unique_ptr<PortCore>> PortCore::open(const DpdkChoice& choice, const
   if (Status status = start_eal(eal); !status.ok()) return status;
   const SilentOutput silence;
   std::unique_ptr<PortCore> core(new (std::nothrow) PortCore(choice));
-  if (core == nullptr) return kNoMemory;
+  if (core == nullptr) return kNoPortMemory;
   core->own_ = own;
   auto device = DeviceHandle::open(text);
   if (!device.ok()) return device.status();
@@ -216,7 +216,7 @@ Status PortCore::make_queues(const DpdkPlan& plan) {
   // A driver may have frames of an earlier attempt.
   if (queues_ != nullptr) retired_queues_.push_back(std::move(queues_));
   queues_.reset(new (std::nothrow) PortQueue[plan.queues]);
-  if (queues_ == nullptr) return kNoMemory;
+  if (queues_ == nullptr) return kNoPortMemory;
   const int socket = std::max(rte_eth_dev_socket_id(id_), 0);
   static std::atomic<uint32_t> pools_made{0};
   for (uint16_t i = 0; i < plan.queues; ++i) {
@@ -318,7 +318,7 @@ Status PortCore::open_interrupts() {
 }
 
 Status PortCore::open_host() {
-  if (!host_inbox_.open(kHostFrames) || !host_outbox_.open(kHostFrames)) return kNoMemory;
+  if (!host_inbox_.open(kHostFrames) || !host_outbox_.open(kHostFrames)) return kNoPortMemory;
   const auto send = [this](std::span<const std::byte> frame) { queue_for_host(frame); };
   if (own_) {
     OwnHost::Options options;
@@ -472,7 +472,7 @@ Result<LaneSlot*> PortCore::take_slot() {
     return Status(Code::kUnavailable, "dpdk: a device has at most 256 endpoints in a process: use fewer endpoints");
   }
   std::unique_ptr<LaneSlot> slot(new (std::nothrow) LaneSlot);
-  if (slot == nullptr || !slot->inbox.open(kInboxFrames)) return kNoMemory;
+  if (slot == nullptr || !slot->inbox.open(kInboxFrames)) return kNoPortMemory;
   if (!slot->wake.open()) {
     return Status(Code::kUnavailable, "dpdk: no descriptors are left for an endpoint: raise ulimit -n");
   }

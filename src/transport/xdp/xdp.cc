@@ -28,7 +28,7 @@ namespace {
 
 using ethernet::status_of;
 using neighbours::Interface;
-using xdp::kNames, xdp::kNoDescriptors, xdp::kNoMemory;
+using xdp::kNames, xdp::kNoMemory;
 
 constexpr Status kBadReceiveBuffers(Code::kMisuse,
                                     "xdp: Xdp::Options::receive_buffers must be a power of two, 512 to 32768");
@@ -183,7 +183,7 @@ Status XdpImpl::start(const Interface& interface, base::SocketAddress own) {
 }
 
 Status XdpImpl::open_waits() {
-  if (!waits_.open() || !wake_.open() || !timer_.open()) return kNoDescriptors;
+  if (!waits_.open() || !wake_.open() || !timer_.open()) return xdp::kNoDescriptors;
   const auto add = [this](int fd, Waiting what) { return waits_.add(fd, EPOLLIN, static_cast<uint64_t>(what)); };
   if (!add(wake_.descriptor(), Waiting::kWake) || !add(timer_.descriptor(), Waiting::kTimer) ||
       !add(objects_->peers.resolver().descriptor(), Waiting::kNeighbours) ||
