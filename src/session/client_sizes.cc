@@ -189,7 +189,7 @@ void ClientSession::give_up_size(uint64_t now_ns) {
       cut_response(*transfer, slot->response_bytes, 0);
       transfer->restarts = restarts;
     }
-    slot->rounds = 1;
+    slot->rounds = std::min<uint8_t>(slot->rounds, 1);  // 0, if no packet of the call was sent yet
     send_mask_ |= bit(index);
   }
   set_stalled(false);

@@ -226,6 +226,36 @@ TEST_F(SearchingClient, a_late_answer_to_a_larger_probe_counts) {
   EXPECT_EQ(path_reply(first, kLarge), PathVerdict::kDropped);
 }
 
+/// The session goes back to its own size because of another call, before the first packet of this call.
+TEST_F(SearchingClient, a_call_that_was_not_sent_before_the_size_falls_gives_its_number_back) {
+  credits_ = 100;
+  begin(5000, 10);
+  sent();
+  tick();
+  const auto first = probes();
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(path_reply(first[0].first, kLarge), PathVerdict::kConfirmed);
+  const ClientSlot* lost = session_->slot(0);
+  session_->end_early(session_->slot(0), now_);
+  sent();
+  session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, lost->request_number, 0, 0), now_);
+  begin(5000, 10);  // larger packets do not pass any more
+  ASSERT_EQ(session_->large_payload_bytes(), kLarge);
+  for (int i = 0; i < 100 && session_->large_payload_bytes() == kLarge; i++) {
+    for (const TestPacket& packet : sent()) {
+      if (packet.header.kind() == Kind::kProbe) credit(packet.header.number());
+    }
+    ClientSlot* slot = begin(500, 10);
+    const uint32_t number = slot->request_number;
+    tick(20 * kMs);
+    session_->end_early(slot, now_);
+    EXPECT_EQ(slot->phase, Phase::kFree);
+    EXPECT_EQ(slot->request_number, number - wire::kSlotsMax);
+  }
+  EXPECT_EQ(session_->large_payload_bytes(), kPayloadMax);
+  for (const TestPacket& packet : sent()) EXPECT_NE(packet.header.kind(), Kind::kCancel);
+}
+
 TEST_F(SearchingClient, a_search_in_vain_takes_back_the_probe_that_has_not_left) {
   begin(500, 10);
   sent();
