@@ -227,7 +227,9 @@ void ServerSessions::run_sweep() {
     sweep_at_ns_ = UINT64_MAX;
     return;
   }
-  if (is_over) return begin_sweep();
+  if (is_over) begin_sweep();
+  // The first look of the next sweep comes no later than any other look, so that kSweepNs is the interval of checks of
+  // each session, however many there are.
   const size_t looks = table_.size() / kSweepSessions + 1;
   sweep_at_ns_ = context_.now_ns + kSweepNs / looks;
   context_.agenda.at_latest(sweep_at_ns_);

@@ -343,6 +343,30 @@ TEST_F(Shares, responses_of_a_session_that_came_during_a_sweep_go_in_time) {
   EXPECT_EQ(response_bytes(), 0u);
 }
 
+/// A check of the responses of many sessions takes some time itself.
+TEST_F(Shares, responses_of_many_sessions_go_within_25_s) {
+  constexpr size_t kSessions = 300, kCalls = 100;
+  make_server();
+  VirtualHost& silent =
+      add("10.0.0.2:1", {}, [](const wire::Header& header, size_t) { return header.kind() != wire::Kind::kReport; });
+  std::vector<Session> sessions;
+  for (size_t i = 0; i < kSessions; i++) sessions.push_back(begin_session(silent, {}));
+  ASSERT_TRUE(run_until([&] {
+    return std::all_of(sessions.begin(), sessions.end(), [&](Session s) { return silent.rpc->is_open(s); });
+  }));
+  size_t each = 0;
+  for (size_t step = 0; step < 400; step++) {  // of 0.1 s
+    if (step < kCalls) call(silent, sessions[step * kSessions / kCalls], kFetch, 1, kLongBytes);
+    run_for(100'000'000, 5'000'000);
+    if (step == 0) each = response_bytes();
+    const size_t begun = std::min(step + 1, kCalls);
+    const size_t old = std::min(step - std::min<size_t>(step, 251), kCalls);  // those that began 25.2 s ago
+    ASSERT_LE(response_bytes(), each * (begun - old)) << "after " << step << " steps";
+  }
+  EXPECT_GT(each, 0u);
+  EXPECT_EQ(response_bytes(), 0u);
+}
+
 TEST_F(Shares, responses_go_while_their_session_never_rests) {
   make_server();
   std::vector<Request> kept;
