@@ -279,7 +279,7 @@ void ClientSessions::on_disconnected(uint32_t key) {
   const bool may_try_again =
       client->session.state() != ClientSession::State::kOpen && client->opening()->is_in_time(context_.now_ns);
   if (may_try_again) return begin_handshake_anew(client);
-  fail(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
+  fail(client, kClosed, false);
 }
 
 void ClientSessions::on_liveness(const nexus::ControlEvent& event) {
@@ -292,8 +292,7 @@ void ClientSessions::on_liveness(const nexus::ControlEvent& event) {
       return client->session.on_peer_idle();
     case nexus::PeerLiveness::kNoSession:
     case nexus::PeerLiveness::kRestarted:
-      return fail(client, {Code::kSessionReset, "the server does not know the session any more: create a new one"},
-                  false);
+      return fail(client, kForgotten, false);
   }
 }
 

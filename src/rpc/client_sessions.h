@@ -240,6 +240,11 @@ class TERN_API ClientSessions {
     session::ClientBusy* busy;  ///< its first slot has the call
   };
   static constexpr Status kNoMemory{Code::kNoMemory, "no memory for another session"};
+  static constexpr Status kClosed{Code::kSessionReset,
+                                  "the server closed the session: create a new one, or use SessionOptions::reconnect"};
+  static constexpr Status kForgotten{
+      Code::kSessionReset,
+      "the server does not know the session any more: create a new one, or use SessionOptions::reconnect"};
 
   // client_sessions.cc
   Status find_nexus(std::string_view uri, Opening& opening);

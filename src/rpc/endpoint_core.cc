@@ -116,7 +116,9 @@ Status EndpointCore::check_entry() {
     return not_owner(kNotLoopThread);
   }
   if (context_.is_in_loop) [[unlikely]] {
-    return {Code::kMisuse, "the event loop runs already: handlers and continuations must not run it again"};
+    return {Code::kMisuse,
+            "the event loop runs already: callbacks must neither run it nor close the endpoint: call stop(), "
+            "and close() after the loop has returned"};
   }
   if (is_closed_) [[unlikely]]
     return {Code::kSessionReset, "the endpoint is closed"};

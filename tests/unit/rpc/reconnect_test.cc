@@ -76,6 +76,8 @@ TYPED_TEST(Reconnect, session_keeps_its_name_across_restarts_of_the_server) {
     this->stop_server();
     world.run_until([&] { return this->count(SessionState::kConnecting) > 0; });
     EXPECT_EQ(world.client->session_info(this->session_).state, SessionState::kConnecting);
+    const Status& reason = this->heard.back().status;
+    EXPECT_NE(reason.message().find("SessionOptions::reconnect"), std::string_view::npos) << reason;
     this->check();
     ASSERT_NO_FATAL_FAILURE(this->start_server());
     this->open();
