@@ -228,8 +228,8 @@ void ServerSessions::run_sweep() {
     return;
   }
   if (is_over) begin_sweep();
-  // The first look of the next sweep comes no later than any other look, so that kSweepNs is the interval of checks of
-  // each session, however many there are.
+  // The looks of a sweep are spread over kSweepNs. So is the first look of the next sweep, so that each session is
+  // checked every kSweepNs.
   const size_t looks = table_.size() / kSweepSessions + 1;
   sweep_at_ns_ = context_.now_ns + kSweepNs / looks;
   context_.agenda.at_latest(sweep_at_ns_);
